@@ -3,30 +3,37 @@
 import math
 from collections.abc import Iterable, Iterator
 
-from torchloom_core.plugin import (
-    ChangeKnobs,
-    FleetView,
-    Need,
-    Proposal,
-    Registry,
-    hookimpl,
-)
-from torchloom_policies.allreduce.alerts import Alerts
+from torchloom_core.plugin import ChangeKnobs, FleetView, Need, Proposal, Registry, hookimpl
 from torchloom_policies.allreduce.cost import CostModel
-from torchloom_policies.allreduce.guard_metric import GuardMetric
-from torchloom_policies.allreduce.knob_change import ChangeTracker, Measured, Settings
+from torchloom_policies.allreduce.knob_change import (
+    ChangeTracker,
+    GuardMetric,
+    Measured,
+    Purpose,
+    Settings,
+)
 from torchloom_policies.allreduce.link_watch import LinkWatch
-from torchloom_policies.allreduce.mode_choice import ModeChoice, Option, probability_above_zero
-from torchloom_policies.allreduce.mode_record import ModeRecord
+from torchloom_policies.allreduce.mode_choice import (
+    ModeChoice,
+    ModeRecord,
+    Option,
+    probability_above_zero,
+)
 from torchloom_policies.allreduce.modes import PRIORS
 from torchloom_policies.allreduce.options import QUALITY, AllreduceTunerOptions
 from torchloom_policies.allreduce.settings import Candidate, SettingTuner
 from torchloom_policies.allreduce.step_samples import NEEDS, StepReader, StepSample
-from torchloom_policies.allreduce.tuned_run import EVERY, MODE, RING, TunedRun, tuned_run
+from torchloom_policies.allreduce.tuned_run import (
+    EVERY,
+    MODE,
+    RING,
+    Alerts,
+    TunedRun,
+    tuned_run,
+)
 
-_CLEAR = math.log(1.5)
+_CLEAR = _CHANGED = math.log(1.5)
 _SURE = 0.95
-_CHANGED = math.log(1.5)
 _TRIAL = 3
 """Factor on the measured steps for a setting without a cost model."""
 
@@ -78,7 +85,8 @@ class AllreduceTunerPolicy:
         if not run.settings or run.mode not in self._model.modes:
             self._reader.skip(view)
             return
-        self._model.pass_time(0.0 if math.isnan(self._before_s) else view.now_s - self._before_s)
+        elapsed_s = 0.0 if math.isnan(self._before_s) else view.now_s - self._before_s
+        self._model.link.pass_time(elapsed_s)
         self._before_s = view.now_s
         self._notice(view, run)
         measured = self._learn(view, run)
@@ -173,11 +181,13 @@ class AllreduceTunerPolicy:
         option = self._choice.better(run.mode, self._modes(run), view.now_s)
         if option is None:
             self._streak = "", 0
-        if self._changes.settling is not None:
-            if option is None or option.gain < _CLEAR or option.confidence < _SURE:
-                return
-            if not self._changes.settling.after_s:
-                return
+        if self._changes.settling is not None and (
+            option is None
+            or option.gain < _CLEAR
+            or option.confidence < _SURE
+            or not self._changes.settling.after_s
+        ):
+            return
         stands = option is not None and self._is_stable(option)
         if option is not None and stands:
             yield from self._propose(self._candidate(option, "better", option.gain, run), view, run)
@@ -186,13 +196,10 @@ class AllreduceTunerPolicy:
         skips_price_check = option is None or stands  # no mode waits for its next step
         settled = self._changes.settling is None
         for better in (self._settings.better, self._links.better_ring):
-            candidate = (
-                better(run, view)
-                if settled and skips_price_check and not self._changes.proposed
-                else None
-            )
-            if candidate is not None:
-                yield from self._propose(candidate, view, run)
+            if settled and skips_price_check and self._changes.proposed is None:
+                candidate = better(run, view)
+                if candidate is not None:
+                    yield from self._propose(candidate, view, run)
         if not settled or self._changes.proposed is not None:
             return
         modes = self._modes(run)
@@ -227,7 +234,7 @@ class AllreduceTunerPolicy:
             if self._watched.is_sufficient or self._record.quality(mode) >= 1.0
         ]
 
-    def _candidate(self, option: Option, purpose: str, gain: float, run: TunedRun) -> Candidate:
+    def _candidate(self, option: Option, purpose: Purpose, gain: float, run: TunedRun) -> Candidate:
         present = self._model.cost(run.mode)
         assert present is not None
         seconds = f"{option.cost.step_s:.3g} s a step"
@@ -239,7 +246,7 @@ class AllreduceTunerPolicy:
         quality = math.log(option.quality / quality_now)
         return Candidate(
             values={MODE: option.mode},
-            purpose="better" if purpose == "better" else "try",
+            purpose=purpose,
             gain=gain,
             confidence=option.confidence,
             quality=quality,
@@ -289,9 +296,8 @@ class AllreduceTunerPolicy:
         since_s = view.now_s - self._options.cooldown_s
         self._proposed = {k: v for k, v in self._proposed.items() if v[0] > since_s}
         then = self._proposed.get(_describe(candidate.values))
-        return then is not None and (
-            abs(math.log(self._model.link.bytes_per_s) - then[1]) < _CHANGED
-        )
+        bandwidth = math.log(self._model.link.bytes_per_s)
+        return then is not None and abs(bandwidth - then[1]) < _CHANGED
 
 
 def _gpus(view: FleetView, run: TunedRun) -> float:

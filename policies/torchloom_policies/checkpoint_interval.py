@@ -29,6 +29,7 @@ from torchloom_core.plugin import (
     hookimpl,
     unsaved_work_s,
 )
+from torchloom_policies.number_knobs import numbers, within
 
 _DAY_S = 86_400.0
 _UPLOADS = "upload_bytes_per_s"
@@ -124,7 +125,7 @@ class CheckpointIntervalPolicy:
         self._failures.look(view, training)
         if not training:
             return
-        values = _values(self._options.knob, training, view)
+        values = numbers(self._options.knob, training, view)
         yield from self._interval(values, len(training), view)
         if self._options.predictor:
             yield from self._save(values, training, view)
@@ -138,7 +139,8 @@ class CheckpointIntervalPolicy:
         save_s = _save_s(self._traffic.usual_delay_s(self._traffic.state_bytes), view)
         rollbacks = self._failures.rollbacks
         mtbf_s = 1.0 / (self._rate_per_s() * rollbacks.share)
-        wanted = self._within_range(daly_s(save_s=save_s, mtbf_s=mtbf_s), view)
+        interval_s = daly_s(save_s=save_s, mtbf_s=mtbf_s)
+        wanted = within(view.knob_specs[options.knob], interval_s)
         present = max(dict.fromkeys(values), key=lambda value: _distance(value, wanted))
         if not self._is_news(present, wanted, view.now_ns):
             return
@@ -173,13 +175,6 @@ class CheckpointIntervalPolicy:
         prior_node_s = options.prior_failures * _DAY_S / options.prior_failures_per_node_day
         rate = (options.prior_failures + seen.count) / (prior_node_s + seen.node_s)
         return rate * seen.nodes
-
-    def _within_range(self, interval_s: float, view: FleetView) -> float | int:
-        spec = view.knob_specs[self._options.knob]
-        low = -math.inf if spec.low is None else spec.low
-        high = math.inf if spec.high is None else spec.high
-        value = min(max(round(interval_s, 1), low), high)
-        return round(value) if spec.kind == "int" else value
 
     def _is_news(self, present: float, wanted: float, now_ns: int) -> bool:
         tolerance = math.log1p(self._options.tolerance)
@@ -239,15 +234,6 @@ class CheckpointIntervalPolicy:
 def _save_s(upload_s: float, view: FleetView) -> float:
     """Return how long a save delays the run, including its upload if there is one."""
     return view.costs.checkpoint_s + (upload_s if _UPLOADS in view.knob_specs else 0.0)
-
-
-def _values(knob: str, training: list[int], view: FleetView) -> list[float]:
-    """Return the knob's values on the workers that train, if it is a number."""
-    spec = view.knob_specs.get(knob)
-    if spec is None or spec.kind not in ("float", "int"):
-        return []
-    present = view.knob(knob)
-    return [float(value) for row in training if (value := present[row]) is not None]
 
 
 def _distance(one: float, other: float) -> float:

@@ -191,35 +191,23 @@ class FailureForecastPolicy:
         elif not self._options.drain_without_standby and self._alerted.is_news(*news):
             self._alerted.add(*news, self._outlook.rest_s)
             reason = f"{self._reason(risk, cost_gpu_s, view)}; no standby can take over"
-            yield Proposal(
-                action=Alert(worker=view.workers[risk.worst], text=reason),
-                reason=reason,
-                confidence=risk.probability,
-                cause=(self._outlook.id,),
-            )
-
-    def _reserve(
-        self, risk: GroupRisk, groups: ForecastGroups, left: int, view: FleetView
-    ) -> Reserve:
-        """Return the remaining standbys after the move, and how often other groups need one."""
-        others = max(0.0, groups.expected - risk.probability)
-        return Reserve(
-            view.costs,
-            run_gpus=view.costs.gpus_per_worker * groups.in_run,
-            failures_per_s=max(others / self._outlook.rest_s, self._failures.per_s),
-            left=left,
-        )
+            yield self._alert(risk, reason, view)
 
     def _exit(
         self, risk: GroupRisk, groups: ForecastGroups, standbys: Standbys, view: FleetView
     ) -> tuple[Reserve, Action | None, float]:
-        """Return the action by which the group leaves, if any, and its cost in GPU-seconds.
+        """Return the remaining standbys, the action by which the group leaves, and its cost.
 
-        The cost includes the failure of the standby and the transfer of the state.
+        The cost includes the failure of the standby and the transfer of the state, GPU-seconds.
         """
         standby = standbys.fit(risk.rows)
-        left = standbys.left(len(risk.rows)) - 1 if standby else -1
-        reserve = self._reserve(risk, groups, left, view)
+        others = max(0.0, groups.expected - risk.probability)
+        reserve = Reserve(
+            view.costs,
+            run_gpus=view.costs.gpus_per_worker * groups.in_run,
+            failures_per_s=max(others / self._outlook.rest_s, self._failures.per_s),
+            left=standbys.left(len(risk.rows)) - 1 if standby else -1,
+        )
         cost_gpu_s = reserve.move_gpu_s(risk.gpus)
         if standby:
             cost_gpu_s += groups.standby_probability[standby] * risk.loss_gpu_s
@@ -243,7 +231,10 @@ class FailureForecastPolicy:
             f"min_probability = {self._options.min_probability:g} prevents it, here and for "
             "other groups below it"
         )
-        yield Proposal(
+        yield self._alert(risk, reason, view)
+
+    def _alert(self, risk: GroupRisk, reason: str, view: FleetView) -> Proposal:
+        return Proposal(
             action=Alert(worker=view.workers[risk.worst], text=reason),
             reason=reason,
             confidence=risk.probability,

@@ -22,8 +22,7 @@ from torchloom_core.plugin import (
     grow,
     hookimpl,
 )
-from torchloom_policies.patience import FAILED_STEPS, STEP_TIME, Patience
-from torchloom_policies.standstill import DUMP, NEEDS, Rows, Standstill
+from torchloom_policies.standstill import DUMP, NEEDS, Patience, Rows, Standstill
 
 _WAITING, _QUORUM = "trainer_waiting_s", "quorum_id"
 
@@ -125,13 +124,7 @@ class HangPolicy:
         self.status = ""
         self._unnamed = False
         self._named_s = -np.inf
-        self.needs = (
-            Need(STEP_TIME),
-            Need(FAILED_STEPS, optional=True),
-            Need(_WAITING),
-            Need(_QUORUM),
-            *NEEDS,
-        )
+        self.needs = (Need(_WAITING), Need(_QUORUM), *NEEDS)
 
     def on_tick(self, view: FleetView) -> Iterable[Proposal]:
         """Name the groups that block their quorum, and propose a dump or an eviction."""

@@ -26,21 +26,9 @@ class Reference(NamedTuple):
 class MetricBaseline:
     """The newest ``patience`` values of one metric, and the baseline before them.
 
-    Parameters
-    ----------
-    window_s : float
-        Length of the baseline, seconds; longer if it has fewer than ``least`` values.
-    band : float
-        Rise of the newest values' median that counts as a spike, in multiples of the noise.
-    patience : int
-        Number of newest values.
-    least : int
-        Minimum number of values in the baseline, at least 3.
-
-    Attributes
-    ----------
-    missing : int
-        Calls without a value since the last one, not counting those without a step.
+    The baseline has a length of ``window_s``, and ``least`` values at least (3 or more). It is a
+    spike if the newest values' median is above it by ``band`` times the noise. ``missing`` counts
+    the calls without a value since the last one, except those without a step.
     """
 
     def __init__(self, window_s: float, band: float, patience: int, least: int = 30) -> None:
@@ -79,13 +67,9 @@ class MetricBaseline:
         """Add values to the baseline again, after dropping it if ``reset``."""
         self._frozen, self._waits = False, 0
         if reset:
-            self.clear()
-
-    def clear(self) -> None:
-        """Drop all values."""
-        self._values.clear()
-        self._newest.clear()
-        self._reference = None
+            self._values.clear()
+            self._newest.clear()
+            self._reference = None
 
     @property
     def is_ready(self) -> bool:

@@ -13,7 +13,6 @@ from torchloom_core.plugin import (
     TRAFFIC_NEEDS,
     ChangeKnob,
     FleetView,
-    KnobSpec,
     Need,
     NeedForecast,
     Outlook,
@@ -25,6 +24,7 @@ from torchloom_core.plugin import (
     Traffic,
     hookimpl,
 )
+from torchloom_policies.number_knobs import numbers, within
 
 _TOLERANCE = 1.2
 """A limit that is off by no more than this factor stays."""
@@ -97,13 +97,13 @@ class UploadsPolicy:
         """Propose another limit, or none, if the present one does not pay."""
         self._traffic.look(view)
         training = np.flatnonzero(view.is_in("training")).tolist()
-        limits = _numbers(self._options.knob, training, view)
+        limits = numbers(self._options.knob, training, view)
         interval_s = self._interval_s(training, view)
         size_bytes = self._traffic.state_bytes
         if not limits or not interval_s or math.isnan(size_bytes) or not view.costs.checkpoint_s:
             return
         rate = size_bytes / (self._options.upload_share * interval_s)
-        wanted = _within(view.knob_specs[self._options.knob], rate)
+        wanted = within(view.knob_specs[self._options.knob], rate)
         stakes = self._stakes(wanted, interval_s, view)
         value = self._value(wanted, limits, stakes)
         if value is None or not self._is_news(value, view.now_ns):
@@ -174,7 +174,7 @@ class UploadsPolicy:
     def _interval_s(self, training: list[int], view: FleetView) -> float:
         """Return the shortest checkpoint interval of any worker, 0 if unknown."""
         reported = view.latest(self._options.interval)[training].tolist()
-        values = _numbers(self._options.interval, training, view) + reported
+        values = numbers(self._options.interval, training, view) + reported
         return min((value for value in values if 1.0 <= value < math.inf), default=0.0)
 
 
@@ -190,22 +190,6 @@ class _Stakes:
 
 def _is_near(one: float, other: float) -> bool:
     return other / _TOLERANCE <= one <= other * _TOLERANCE
-
-
-def _numbers(knob: str, rows: list[int], view: FleetView) -> list[float]:
-    """Return the knob's values on these workers, if it is a number."""
-    spec = view.knob_specs.get(knob)
-    if spec is None or spec.kind not in ("float", "int"):
-        return []
-    present = view.knob(knob)
-    return [float(value) for row in rows if (value := present[row]) is not None]
-
-
-def _within(spec: KnobSpec, value: float) -> float | int:
-    low = 0.0 if spec.low is None else spec.low
-    high = math.inf if spec.high is None else spec.high
-    value = min(max(round(value, 1), low), high)
-    return round(value) if spec.kind == "int" else value
 
 
 @hookimpl

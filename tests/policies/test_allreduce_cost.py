@@ -19,7 +19,7 @@ class Watcher:
         self.mode = None
 
     def on_tick(self, view):
-        self.model.pass_time(view.tick_s)
+        self.model.link.pass_time(view.tick_s)
         mode = view.knob("compression")[0]
         if mode != self.mode:  # the last step may still have the earlier mode
             self.mode = mode
@@ -67,7 +67,7 @@ def test_it_finds_the_planted_bandwidth_latency_and_coding(seed):
     assert model.link.bytes_per_s == pytest.approx(200 * MBIT, rel=0.15)
     assert model.link.latency_s("powersgd") == pytest.approx(2e-3, rel=0.15)
     for mode in ("bf16", "int8", "topk", "powersgd"):
-        s_per_byte, _ = model._code.expected(mode, math.log(200 * MBIT))
+        s_per_byte, _ = model.code.expected(mode, math.log(200 * MBIT))
         assert s_per_byte * law.gradient_bytes == pytest.approx(law.code_s[mode], rel=0.15)
 
 
@@ -99,13 +99,13 @@ def test_a_slow_rank_counts_as_computing_and_not_as_wire_time():
 def test_bytes_and_coding_are_measured_once_a_mode_has_run():
     run, model = fitted([(200 * MBIT, "powersgd", 20)])
     expected = run.law.code_s["powersgd"] / run.law.gradient_bytes
-    assert model._code.expected("powersgd", math.log(model.link.bytes_per_s)) == (
+    assert model.code.expected("powersgd", math.log(model.link.bytes_per_s)) == (
         pytest.approx(expected, rel=0.1),
         pytest.approx(0.02, abs=0.02),
     )
     assert model._share["powersgd"] == pytest.approx(0.005 / (1.5 * 0.02))
-    assert model.tried("powersgd")
-    assert not model.tried("int8")
+    assert model.code.tried("powersgd")
+    assert not model.code.tried("int8")
 
 
 def test_it_reports_its_error():

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from torchloom_policies.allreduce.baseline_time import BaselineTime
+from torchloom_policies.allreduce.link_filter import BaselineTime
 
 
 def taken(usual, *seconds):

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from torchloom_policies.allreduce.coding_times import CodingTimes
+from torchloom_policies.allreduce.cost import CodingTimes
 from torchloom_policies.allreduce.modes import prior_of
 
 HERE, ELSEWHERE = math.log(1e8), math.log(1e9)

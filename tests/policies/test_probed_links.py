@@ -3,7 +3,7 @@
 import numpy as np
 
 from torchloom_core.plugin import Links
-from torchloom_policies.allreduce.probed_links import ProbedLinks
+from torchloom_policies.allreduce.link_probes import ProbedLinks
 
 GROUPS = ("g0", "g1", "g2")
 

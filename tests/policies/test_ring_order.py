@@ -17,9 +17,9 @@ SPEED = st.sampled_from([0.0, 1e6, 2e6, 3e6, 5e7, 1e9])
 
 
 @st.composite
-def networks(draw, speeds=SPEED, most=7):
-    n = draw(st.integers(4, most))
-    table = draw(st.lists(speeds, min_size=n * n, max_size=n * n))
+def networks(draw):
+    n = draw(st.integers(4, 7))
+    table = draw(st.lists(SPEED, min_size=n * n, max_size=n * n))
     delays = draw(st.lists(st.sampled_from([0.0, 1e-4, 0.3]), min_size=n * n, max_size=n * n))
     return np.array(table).reshape(n, n), np.array(delays).reshape(n, n)
 
@@ -45,15 +45,6 @@ def test_the_ring_is_the_best_of_all_orders(network):
         assert ring.proven
         assert ring.bottleneck == best.bottleneck
         assert ring.seconds == pytest.approx(best.seconds, rel=1e-4)
-
-
-@settings(max_examples=examples(100), deadline=None)
-@given(networks(speeds=st.sampled_from([0.0, math.nan, math.nan, 1e6, 5e7])))
-def test_unknown_links_are_used_only_if_there_is_no_ring_without_them(network):
-    speed, delay = network
-    ring = SOLVER.best(speed, delay)
-    fewest = min((ring.unknown for ring in all_rings(speed, delay)), default=None)
-    assert (None if ring is None else ring.unknown) == fewest
 
 
 def test_eight_in_a_random_network_get_the_exact_optimum():
@@ -115,14 +106,6 @@ def test_there_is_no_ring_with_an_unreachable_node(dead):
     speed[:, dead] = 0.0
     assert SOLVER.best(speed) is None
     assert SOLVER.best(np.zeros((0, 0))) is None
-
-
-def test_implausible_measurements_are_tolerated():
-    speed = np.full((5, 5), 1e6)
-    speed[0, 1], speed[1, 2], speed[2, 3] = -1.0, math.inf, 1e300
-    ring = SOLVER.best(speed, np.full((5, 5), math.nan))
-    assert sorted(ring.order) == list(range(5))
-    assert ring.bottleneck == 1e6
 
 
 def test_without_ortools_the_error_names_the_extra(monkeypatch):

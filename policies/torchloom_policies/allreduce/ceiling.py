@@ -24,10 +24,9 @@ _DOUBLES_S, _LONGEST_S = 60.0, 3600.0
 
 @dataclass
 class _Claim:
-    """A probed bandwidth and the estimate before it, bytes per second.
+    """A probed bandwidth and the estimate before it, at ``step``; ``last_step`` may verify it.
 
-    ``step`` was the newest at that time, ``last_step`` is the last that may verify it; ``shown``
-    has the bandwidth of each step that decides, inf if the step agrees with the probe.
+    ``shown`` has the bandwidth of each step that decides, inf if the step agrees with the probe.
     """
 
     proposed_s: float
@@ -42,10 +41,7 @@ class _Claim:
 class Ceiling:
     """Verifies a probed bandwidth by the next steps whose time depends on it.
 
-    Attributes
-    ----------
-    trouble : str
-        The alert text once two rounds of probes measured more than steps show, or empty.
+    ``trouble`` is the alert text once two rounds of probes measured more than steps show.
     """
 
     def __init__(self) -> None:
@@ -56,13 +52,7 @@ class Ceiling:
         self.trouble = ""
 
     def below(self, probed: float, known: float, now_s: float) -> float:
-        """Return a probed bandwidth, limited to what an allreduce may reach, bytes per second.
-
-        Parameters
-        ----------
-        known : float
-            The present estimate; the limit is never below it.
-        """
+        """Return a probed bandwidth, limited to what an allreduce may reach, at least ``known``."""
         most = self._shown * 2.0 ** min((now_s - self._shown_s) / self._doubles_s, 60.0)
         return min(probed, max(most, known)) if known > 0 else probed
 
@@ -74,10 +64,7 @@ class Ceiling:
         latency_s: Mapping[str, float],
         step: int,
     ) -> None:
-        """Take the bandwidth before and after a round of probes, and each mode's latency.
-
-        ``proposed_s`` is when the round was proposed.
-        """
+        """Take the bandwidth before and after a round of probes, and each mode's latency."""
         if now >= _TIMES * before:
             self._claim = _Claim(proposed_s, now, before, latency_s, step, step + _STEPS)
         elif self._claim is not None:

@@ -1,4 +1,4 @@
-"""Follow one change of run-fenced knobs: proposed, applied, measured, or rolled back."""
+"""Follow one change of run-fenced knobs, and the metric that guards it."""
 
 import math
 from collections import deque
@@ -8,7 +8,8 @@ from typing import Literal
 
 import numpy as np
 
-from torchloom_core.plugin import KnobValue
+from torchloom_core.plugin import FleetView, Guard, KnobValue
+from torchloom_policies.allreduce.options import AllreduceTunerOptions
 from torchloom_policies.allreduce.step_samples import StepSample
 
 _RECENT = 15
@@ -20,6 +21,13 @@ _LAND_STEPS, _LAND_S = 4, 10.0
 _ROLLBACK_WINDOWS = 1.5
 """A guard decides after one window, and its rollback is applied within ten steps, or one window."""
 _HISTORY = 8
+_ENOUGH_VALUES = 6
+"""Values before a change: the guard needs five, and the oldest may have left the window by then."""
+_WINDOW_STEPS = 10
+"""Minimum length of a window, in steps: each gives one value."""
+_LONGEST_WINDOW_S = 3600.0
+_LARGEST_VALUE = 1e100
+_SILENT_S = 60.0
 
 Purpose = Literal["better", "try", "back"]
 Settings = Mapping[str, KnobValue]
@@ -27,22 +35,11 @@ Settings = Mapping[str, KnobValue]
 
 @dataclass
 class Change:
-    """A change of knobs.
+    """A change of knobs: ``better`` by the model, to ``try``, or ``back`` from a worse one.
 
-    Attributes
-    ----------
-    values, before : mapping
-        The new and the earlier values of the knobs.
-    purpose : str
-        ``better`` by the model, ``try`` to measure, ``back`` to the values before a worse change.
-    quality : float
-        Logarithm of the factor on a step's progress.
-    settle_steps : int
-        Number of steps to measure.
-    step_s, after_s : list of float
-        Seconds of the last steps before, and of those after it was applied.
-    comparable : bool
-        Whether the bandwidth is unchanged since.
+    ``quality`` is the logarithm of the factor on a step's progress. ``step_s`` and ``after_s`` are
+    the seconds of the last steps before, and of those after it was applied, of which
+    ``settle_steps`` are measured. They are ``comparable`` if the bandwidth is unchanged since.
     """
 
     values: Settings
@@ -78,16 +75,9 @@ class Measured:
 
 
 class ChangeTracker:
-    """At most one change at a time, from the proposal until it has been measured.
+    """At most one change at a time: ``proposed`` and not applied yet, or ``settling``: measured.
 
-    Attributes
-    ----------
-    proposed : Change, optional
-        A change that was proposed and not applied yet.
-    settling : Change, optional
-        A change that was applied and is being measured.
-    just_landed : bool
-        Whether the last call of :meth:`look` saw it applied.
+    ``just_landed`` is whether the last call of :meth:`look` saw it applied.
     """
 
     def __init__(self, settle_steps: int) -> None:
@@ -133,12 +123,7 @@ class ChangeTracker:
 
         A guard also rolls back changes made during its window, so the knobs may return to their
         values before any of the last changes. Any other value, set by a person for instance, ends
-        the change without a judgement of it.
-
-        Parameters
-        ----------
-        watched_s : float
-            Length of a guard's window, seconds.
+        the change without a judgement of it. ``watched_s`` is the length of a guard's window.
         """
         before, self._settings, self.just_landed = self._settings, dict(settings), False
         if self.proposed is not None and _matches(self.proposed.values, settings):
@@ -197,6 +182,57 @@ class ChangeTracker:
         after, noise_after = _level(change.after_s)
         noise = max(_LEAST_NOISE, math.hypot(noise_before, noise_after))
         return Measured(change, change.quality + before - after, noise)
+
+
+class GuardMetric:
+    """Counts the ticks with a value of the metric, as the guard does, and builds the guard.
+
+    ``window_s`` is the length of the windows before and after a change.
+    """
+
+    def __init__(self, options: AllreduceTunerOptions) -> None:
+        self._options = options
+        self._seen_s: deque[float] = deque(maxlen=1000)
+        self._last_s = math.nan
+        self.window_s = options.guard_window_s
+
+    def look(self, view: FleetView, rows: list[int], step_s: float) -> None:
+        """Record whether it is reported; ``step_s`` is how long a step takes."""
+        least_s = _WINDOW_STEPS * max(step_s, view.tick_s)
+        self.window_s = max(
+            self._options.guard_window_s, min(math.ceil(least_s), _LONGEST_WINDOW_S)
+        )
+        values = view.window(self._options.guard_metric, view.tick_s)[rows, -1]
+        values = values[~np.isnan(values)]
+        seen = len(values) > 0 and abs(float(np.median(values))) < _LARGEST_VALUE
+        if seen:
+            self._seen_s.append(view.now_s)
+        if seen or math.isnan(self._last_s):
+            self._last_s = view.now_s
+        while self._seen_s and not 0.0 <= view.now_s - self._seen_s[0] < self.window_s:
+            self._seen_s.popleft()
+
+    def trouble(self, now_s: float) -> str:
+        """Return the alert text if no worker reports the metric, or nothing."""
+        if now_s - self._last_s <= max(_SILENT_S, self.window_s):
+            return ""
+        return (
+            "only lossless modes are proposed: need a worker that reports the guard_metric "
+            f"{self._options.guard_metric}, none has for a minute"
+        )
+
+    @property
+    def is_sufficient(self) -> bool:
+        """Whether the guard would detect a harmful change."""
+        return len(self._seen_s) >= _ENOUGH_VALUES
+
+    @property
+    def guard(self) -> Guard | None:
+        """The guard of a change, None if no worker reports the metric."""
+        if not self._seen_s:
+            return None
+        options = self._options
+        return Guard(metric=options.guard_metric, band=options.guard_band, window_s=self.window_s)
 
 
 def _matches(values: Settings, settings: Settings) -> bool:

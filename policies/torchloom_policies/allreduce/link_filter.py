@@ -7,14 +7,15 @@ others, each with its uncertainty.
 """
 
 import math
+import statistics
 from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
 
 from torchloom_core.plugin import Floats
-from torchloom_policies.allreduce.baseline_time import BaselineTime
 from torchloom_policies.allreduce.modes import prior_of
+from torchloom_policies.allreduce.step_samples import StepSample
 
 _LATENCY_S = 3e-4
 _LATENCY_LOG_SDS = (1.2, 0.9)
@@ -55,19 +56,20 @@ _FAR_SD = 2.0
 _BOUNDS = (math.log(1e3), math.log(1e13))
 """Of the bandwidth's logarithm; measurements beyond are implausible."""
 _BANDWIDTH, _PROBE = range(2)
+_ODD = math.log(1.5)
+"""Deviation, as a logarithm, that makes a step an outlier and a probe worthwhile."""
+_USUAL = 5
+"""Steps after which the usual time is known; the first may belong to another mode."""
+_ODDS = 4
+"""Consecutive outliers that show a change: a single one may come from a rank that was late to all
+messages of a step, for instance on a slow core, and not from a link."""
 
 
 class LinkFilter:
     """Bandwidth of the slowest link, latency, and each mode's efficiency.
 
-    Attributes
-    ----------
-    known : bool
-        Whether anything was measured.
-    is_blind : bool
-        Whether the last step sent too little to show the bandwidth.
-    is_suspect : bool
-        Whether the times of such steps changed so much that the bandwidth may have changed.
+    It ``is_blind`` if the last step sent too little to show the bandwidth, and ``is_suspect`` if
+    the times of such steps changed so much that the bandwidth may have changed.
     """
 
     def __init__(self, modes: Sequence[str]) -> None:
@@ -103,13 +105,6 @@ class LinkFilter:
         """Return the standard deviation of its logarithm."""
         wait = self._waits[mode]
         return math.sqrt(self._cov[wait, wait])
-
-    @property
-    def beside_bandwidth(self) -> Floats:
-        """1 for each estimate except the bandwidth."""
-        beside = np.ones_like(self._mean)
-        beside[_BANDWIDTH] = 0.0
-        return beside
 
     @property
     def log_sd(self) -> float:
@@ -154,30 +149,19 @@ class LinkFilter:
         waited_s = gradient[self._waits[mode]] = hops * self.latency_s(mode)
         return carried_s + waited_s, gradient
 
+    def variance_beside_bandwidth(self, gradient: Floats) -> float:
+        """Return the variance due to all estimates except the bandwidth."""
+        return self.variance(np.where(np.arange(len(gradient)) == _BANDWIDTH, 0.0, gradient))
+
     def variance(self, gradient: Floats) -> float:
         """Return the variance of a quantity with this gradient."""
         ambiguous = float(gradient[_BANDWIDTH]) * self._ambiguity
         return max(0.0, float(gradient @ self._cov @ gradient)) + ambiguous**2
 
-    def measure_wire(
-        self,
-        mode: str,
-        sent_bytes: float,
-        hops: float,
-        wire_s: float,
-        *,
-        fills: bool = True,
-        own_s: float = 0.0,
-    ) -> bool:
-        """Take a step's time on the wire; return whether the bandwidth has jumped.
-
-        Parameters
-        ----------
-        fills : bool
-            Whether it sent enough at once to show the bandwidth.
-        own_s : float
-            Computing and coding in the step, seconds.
-        """
+    def measure_wire(self, sample: StepSample) -> bool:
+        """Take a step's time on the wire; return whether the bandwidth has jumped."""
+        mode, sent_bytes, wire_s = sample.mode, sample.sent_bytes, sample.wire_s
+        hops = prior_of(mode).hops(sample.ranks, sample.reductions)
         was_blind, self.is_suspect = self.is_blind, False
         if self.known and mode not in self._seen:
             self._explain_by_latency(mode, sent_bytes, hops, wire_s)
@@ -185,11 +169,13 @@ class LinkFilter:
         expected_s, gradient = self.wire(mode, sent_bytes, hops)
         # By the expected time: the step's own would select steps that were slow by chance.
         share = 1.0 - hops * self.latency_s(mode) / expected_s
-        self.is_blind = not fills or (self.known and share < _INFORMATIVE_SHARES[was_blind])
+        shows_bandwidth = not self.known or share >= _INFORMATIVE_SHARES[was_blind]
+        self.is_blind = not (sample.fills_links and shows_bandwidth)
         if self.is_blind and self.known:
             if not was_blind:
                 self._usual.forget()
             return self._measure_blind(mode, sent_bytes, hops, wire_s)
+        own_s = sample.compute_s / sample.every + sample.compress_s
         late_s = _LATE_SHARE * own_s if self.known and wire_s > expected_s else 0.0
         relative = math.hypot(self._noise(), (_LEAST_NOISE_S + late_s) / wire_s)
         ambiguity = self._ambiguous(mode, hops, wire_s)
@@ -279,11 +265,11 @@ class LinkFilter:
             self._update(slope, miss, log_sd)
         return jumped
 
-    def measure_latency(self, latency_s: float, log_sd: float) -> None:
+    def measure_latency(self, latency_s: float) -> None:
         """Take a probed latency."""
         slope = np.zeros_like(self._mean)
         slope[self._latencies] = 1.0 / len(self._waits)
-        self._update(slope, math.log(latency_s) - float(slope @ self._mean), log_sd)
+        self._update(slope, math.log(latency_s) - float(slope @ self._mean), 1.0)
 
     def _ambiguous(self, mode: str, hops: float, wire_s: float) -> float:
         """Return the part of the bandwidth's logarithm that a longer latency could explain.
@@ -318,3 +304,45 @@ class LinkFilter:
         self._mean += weight * miss
         self._cov -= np.outer(weight, spread)
         self._cov = (self._cov + self._cov.T) / 2
+
+
+class BaselineTime:
+    """Separates outliers from usual steps, and detects a change of the usual time."""
+
+    def __init__(self) -> None:
+        self._logs: deque[float] = deque(maxlen=_RECENT)
+        self._odds: deque[float] = deque(maxlen=_ODDS)
+
+    @property
+    def is_first(self) -> bool:
+        """Whether only one step was taken; it may include a wait for earlier messages."""
+        return len(self._logs) == 1
+
+    def forget(self) -> None:
+        """Drop all steps."""
+        self._logs.clear()
+        self._odds.clear()
+
+    def take(self, wire_s: float) -> bool:
+        """Take a step's time; return whether it is usual."""
+        took = math.log(wire_s)
+        usual = statistics.median(self._logs) if len(self._logs) >= _USUAL else took
+        if abs(took - usual) > _ODD:
+            self._odds.append(took - usual)
+            return False
+        self._odds.clear()
+        self._logs.append(took)
+        return True
+
+    def shift(self) -> float | None:
+        """Return by how much the logarithm has changed, once enough outliers have shown it.
+
+        Their time is the usual one from then on; a change back is detected in the same way.
+        """
+        if len(self._odds) < _ODDS:
+            return None
+        odd = statistics.median(self._odds)
+        usual = statistics.median(self._logs) + odd
+        self.forget()
+        self._logs.extend([usual] * _USUAL)
+        return odd

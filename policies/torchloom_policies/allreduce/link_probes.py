@@ -1,11 +1,11 @@
-"""Choose the links to probe next, so that no two probes share a worker."""
+"""Choose the links to probe next, so that no two probes share a worker, and keep the results."""
 
 import math
 from collections.abc import Sequence
 
 import numpy as np
 
-from torchloom_core.plugin import Links
+from torchloom_core.plugin import Floats, Links
 
 _LONGEST_REST = 16.0
 _LONGEST_STABLE = 4.0
@@ -13,8 +13,12 @@ _LONGEST_PROBE_S = 3.0
 _MANY_LOST = 4
 _MOST_ROUNDS = 3
 """Rounds in which all links of a ring can be probed."""
+_CHANGED = math.log(1.5)
+SAME_S = 1e-3
+"""Times closer than this belong to the same measurement."""
 
 Pairs = tuple[tuple[int, int], ...]
+Bools = np.ndarray[tuple[int, int], np.dtype[np.bool_]]
 
 
 class ProbeSchedule:
@@ -22,21 +26,9 @@ class ProbeSchedule:
 
     The bandwidth is measured by rounds of the ring's own links, in turn: all of them at once after
     the links changed, and less often while they stay the same. All pairs are measured by the
-    rounds of a tournament.
-
-    Parameters
-    ----------
-    every_s : float
-        Minimum time between two rounds, seconds; doubled after each round without results.
-
-    Attributes
-    ----------
-    proposed_s : float
-        When the last round was proposed.
-    since_s : float
-        When the links last changed; older measurements are outdated.
-    trouble : str
-        The alert text after several rounds without results, or empty.
+    rounds of a tournament. Two rounds are at least ``every_s`` apart; that is doubled after each
+    round without results, and after several ``trouble`` is the alert text. Measurements from
+    before ``since_s``, when the links last changed, are outdated.
     """
 
     def __init__(self, every_s: float) -> None:
@@ -63,13 +55,7 @@ class ProbeSchedule:
         return waited_s >= self._every_s * self._rest
 
     def next_round(self, links: Links, ring: Sequence[int], *, of_ring: bool) -> Pairs:
-        """Return the next round of the ring's links, or of those measured longest ago.
-
-        Parameters
-        ----------
-        ring : sequence of int
-            The links' rows in the order of the ring.
-        """
+        """Return the next round of the links along ``ring``, or of those measured longest ago."""
         if of_ring:
             rounds = ring_rounds(ring)
             self._turn = (self._turn + 1) % len(rounds)
@@ -109,6 +95,53 @@ class ProbeSchedule:
             for pair in self._pairs
             if max(pair) < len(links.age_s)
         )
+
+
+class ProbedLinks:
+    """The last two measurements of each link; the faster counts.
+
+    Interference makes a probe slower, never faster.
+    """
+
+    def __init__(self) -> None:
+        self._groups: tuple[str, ...] = ()
+        self._newest: Floats = np.zeros((0, 0))
+        self._earlier: Floats = np.zeros((0, 0))
+        self._at_s: Floats = np.zeros((0, 0))
+        self._since: Bools = np.zeros((0, 0), dtype=bool)
+
+    @property
+    def bytes_per_s(self) -> Floats:
+        """Bandwidths, from row to column; NaN where not measured since the last change."""
+        return np.where(self._since, np.fmax(self._newest, self._earlier), math.nan)
+
+    def was_measured_twice(self, link: tuple[int, int]) -> bool:
+        """Return whether the link was measured twice since the last change."""
+        return bool(self._since[link]) and not math.isnan(self._earlier[link])
+
+    def take(self, groups: tuple[str, ...], links: Links, now_s: float) -> float | None:
+        """Take new measurements; return since when the links differ, if all of them do."""
+        if self._groups != groups:
+            self._groups = groups
+            self._newest = np.full_like(links.bytes_per_s, math.nan)
+            self._earlier, self._at_s = self._newest.copy(), np.full_like(self._newest, -math.inf)
+            self._since = np.zeros(self._newest.shape, dtype=bool)
+        at_s = now_s - links.age_s
+        new = (links.bytes_per_s > 0) & (at_s > self._at_s + SAME_S)
+        measured = links.bytes_per_s[new]
+        # Measurements from before the last change are not comparable.
+        again = self._since[new]
+        times = np.abs(np.log(measured[again] / self._newest[new][again]))
+        changed = len(times) > 0 and bool((times > _CHANGED).all())
+        if changed:
+            self.forget()
+        self._earlier[new] = np.where(self._since[new], self._newest[new], math.nan)
+        self._newest[new], self._since[new], self._at_s[new] = measured, True, at_s[new]
+        return float(at_s[new].min()) if changed else None
+
+    def forget(self) -> None:
+        """Record that the links have changed."""
+        self._since[:] = False
 
 
 def ring_rounds(ring: Sequence[int]) -> list[Pairs]:

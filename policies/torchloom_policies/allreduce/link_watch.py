@@ -8,10 +8,9 @@ import numpy as np
 from torchloom_core.plugin import FleetView, Floats, Links, ProbeLinks, Proposal
 from torchloom_policies.allreduce.ceiling import Ceiling
 from torchloom_policies.allreduce.cost import CostModel, StepCost
-from torchloom_policies.allreduce.link_probes import ProbeSchedule
+from torchloom_policies.allreduce.link_probes import SAME_S, ProbedLinks, ProbeSchedule
 from torchloom_policies.allreduce.modes import prior_of
 from torchloom_policies.allreduce.options import AllreduceTunerOptions
-from torchloom_policies.allreduce.probed_links import SAME_S, ProbedLinks
 from torchloom_policies.allreduce.ring_advice import RingAdvice
 from torchloom_policies.allreduce.settings import Candidate
 from torchloom_policies.allreduce.step_samples import StepSample
@@ -35,10 +34,7 @@ _MOST_GROUPS = 256
 class LinkWatch:
     """Evaluates probed links, and proposes probes and ring orders.
 
-    Attributes
-    ----------
-    trouble : str
-        Why links are not probed, or the ring's order is not tuned, or empty.
+    ``trouble`` is why links are not probed, or the ring's order is not tuned, or empty.
     """
 
     def __init__(self, options: AllreduceTunerOptions, model: CostModel) -> None:
@@ -80,13 +76,12 @@ class LinkWatch:
         spread = float(np.nan_to_num(links.spread[slowest]))
         latency = np.array([links.latency_s[edge] for edge in edges])
         if (latency > 0).all() and np.isfinite(latency).all():
-            self._model.link.measure_latency(float(np.median(latency)), 1.0)
-        # Links that were not probed recently may be slower than this one; none makes it faster.
-        slower = self._model.link.bytes_per_s < float(links.bytes_per_s[slowest])
-        others = _OTHERS_LOG_SD if slower and not fresh.all() else 0.0
-        link = self._model.link
+            self._model.link.measure_latency(float(np.median(latency)))
+        link, speed = self._model.link, float(links.bytes_per_s[slowest])
         self._before = link.bytes_per_s
-        probed = self._ceiling.below(float(links.bytes_per_s[slowest]), self._before, view.now_s)
+        # Links that were not probed recently may be slower than this one; none makes it faster.
+        others = _OTHERS_LOG_SD if self._before < speed and not fresh.all() else 0.0
+        probed = self._ceiling.below(speed, self._before, view.now_s)
         # While steps show the bandwidth, the allreduce competes with a probe and slows it.
         was_hindered = link.known and not link.is_blind and probed < self._before
         log_sd = math.hypot(spread, _LEAST_LOG_SD, others)
@@ -143,12 +138,8 @@ class LinkWatch:
     ) -> Iterator[Proposal]:
         """Propose a round of probes if the bandwidth is uncertain and another mode may be better.
 
-        Parameters
-        ----------
-        stake : float
-            Logarithm of the gain of another mode at the most favourable plausible bandwidth.
-        wire_s : float
-            Measured wire time of the last step, seconds.
+        ``stake`` is the logarithm of the gain of another mode at the most favourable plausible
+        bandwidth, ``wire_s`` the measured wire time of the last step.
         """
         options, own = self._options, self._model.cost(run.mode)
         if not options.probe_every_s or own is None or len(run.groups) > _MOST_GROUPS:

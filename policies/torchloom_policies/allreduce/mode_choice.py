@@ -1,11 +1,11 @@
-"""Choose a compression mode by its expected progress per second."""
+"""Choose a compression mode by its expected progress per second, and record bad outcomes."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from torchloom_policies.allreduce.cost import CostModel, StepCost
-from torchloom_policies.allreduce.mode_record import ModeRecord
 
 _SURE, _ENOUGH = 0.7, 0.6
 """Required probability that a change is better, and better by the hysteresis."""
@@ -20,28 +20,21 @@ again: Gott, "Implications of the Copernican principle", 1993."""
 _NODES = ((-2.857, 0.0113), (-1.356, 0.2221), (0.0, 0.5332), (1.356, 0.2221), (2.857, 0.0113))
 """Gauss-Hermite nodes of a normal variable, and their weights."""
 
+_HISTORY = 64
+_LEAST_QUALITY = 1e-3
+_SAME = math.log(1.5)
+"""Bandwidths closer than this, as a logarithm, count as the same."""
+
 
 @dataclass(frozen=True)
 class Option:
     """A mode, compared with the present one.
 
-    Attributes
-    ----------
-    mode : str
-        Its name.
-    gain : float
-        Logarithm of the factor on progress per second.
-    upper_gain : float
-        The same if the mode's own cost is one standard deviation lower than expected.
-    confidence, enough : float
-        Probability that progress is higher, and higher by enough for a change.
-    chance, surplus : float
-        Over the uncertainty of the mode's own cost: the probability that it is worth a change, and
-        the expected logarithm by which it exceeds what a change needs (0 where it does not).
-    cost : StepCost
-        Cost of a step.
-    quality : float
-        Progress of a step relative to one without compression.
+    ``gain`` is the logarithm of the factor on progress per second, ``upper_gain`` the same if the
+    mode's own cost is one standard deviation lower than expected. ``confidence`` and ``enough`` are
+    the probabilities that progress is higher, and higher by enough for a change. Over the
+    uncertainty of the mode's own cost alone, ``chance`` is the probability that it is worth a
+    change, and ``surplus`` the expected logarithm by which it exceeds what a change needs.
     """
 
     mode: str
@@ -55,13 +48,58 @@ class Option:
     quality: float
 
 
+class ModeRecord:
+    """The quality of each mode, and the modes and changes excluded for now.
+
+    Quality is the steps that ``none`` needs to a loss over those that the mode needs; a rollback
+    by a guard multiplies it by ``penalty``. A bad outcome excludes a mode for ``forgive_s``.
+    """
+
+    def __init__(self, quality: Mapping[str, float], forgive_s: float, penalty: float) -> None:
+        self._quality = dict(quality)
+        self._forgive_s, self._penalty = forgive_s, penalty
+        self._hurt_s: dict[str, float] = {}
+        self._slow: deque[tuple[str, float, float]] = deque(maxlen=_HISTORY)
+        self._refused: deque[tuple[str, float]] = deque(maxlen=_HISTORY)
+
+    def quality(self, mode: str) -> float:
+        """Return the progress of a step relative to one without compression."""
+        return self._quality.get(mode, 1.0)
+
+    def hurt(self, mode: str, now_s: float) -> None:
+        """Record that a guard has rolled the mode back."""
+        self._hurt_s[mode] = now_s
+        self._quality[mode] = max(_LEAST_QUALITY, self.quality(mode) * self._penalty)
+
+    def was_slow(self, mode: str, bytes_per_s: float, now_s: float) -> None:
+        """Record that the mode made less progress than the one before it, at this bandwidth."""
+        self._slow.append((mode, math.log(bytes_per_s), now_s))
+
+    def refused(self, change: str, now_s: float) -> None:
+        """Record that a change of other knobs was rolled back, or measured worse."""
+        self._refused.append((change, now_s))
+
+    def was_refused(self, change: str, now_s: float) -> bool:
+        """Return whether this change is excluded now."""
+        since_s = now_s - self._forgive_s
+        return any(one == change and when_s > since_s for one, when_s in self._refused)
+
+    def is_excluded(self, mode: str, bytes_per_s: float, now_s: float) -> bool:
+        """Return whether the mode is excluded at this bandwidth now."""
+        since_s = now_s - self._forgive_s
+        if self._hurt_s.get(mode, -math.inf) > since_s:
+            return True
+        at = math.log(bytes_per_s)
+        return any(
+            slow == mode and when_s > since_s and abs(at - then) < _SAME
+            for slow, then, when_s in self._slow
+        )
+
+
 class ModeChoice:
     """Compares modes by quality over seconds of a step, which is time to a loss.
 
-    Parameters
-    ----------
-    hysteresis : float
-        Share by which another mode must be better.
+    Another mode must be better by the share ``hysteresis``.
     """
 
     def __init__(self, model: CostModel, record: ModeRecord, hysteresis: float) -> None:
@@ -83,14 +121,8 @@ class ModeChoice:
         """Return a mode that has never run at this bandwidth and may be better there.
 
         A lossless mode is tried only soon after the bandwidth has changed. A lossy mode is tried
-        when its expected gain, while the bandwidth lasts, exceeds the loss of a failed trial.
-
-        Parameters
-        ----------
-        stable_s : float
-            How long the bandwidth has been stable, seconds.
-        is_news : bool
-            Whether the bandwidth is new.
+        when its expected gain, while the bandwidth lasts, exceeds the loss of a failed trial. The
+        bandwidth has been stable for ``stable_s``.
         """
         promising = [
             option

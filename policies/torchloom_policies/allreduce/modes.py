@@ -8,25 +8,13 @@ import msgspec
 class ModePrior(msgspec.Struct, frozen=True):
     """The prior cost of one mode.
 
-    Attributes
-    ----------
-    share : float
-        Share of the gradient's bytes (float32) on the wire, as in docs/compression.md: a rank
-        sends 2 (n-1)/n times it in a ring or an exchange, n-1 times it if ``gathers``.
-    gathers : bool
-        Whether each rank sends its own data to all others (allgather).
-    collectives : int
-        Successive collectives in a reduction, each with one round per other rank.
-    code_ns_per_byte : float
-        Coding and decoding, nanoseconds per byte of gradient: roughly for 4 ranks on two cores,
-        by experiments/compression/coding.py.
-    share_log_sd, code_log_sd : float
-        Standard deviation of the logarithm.
-    ring_share : float
-        Share of its wire time that goes from neighbour to neighbour in the ring.
-    link_use : float
-        Share of a link's bandwidth that it uses: the connections of a rank to all others share a
-        link and leave some of it unused (experiments/allreduce, its static modes).
+    ``share`` is that of the gradient's bytes (float32) on the wire, as in docs/compression.md: a
+    rank sends 2 (n-1)/n times it in a ring or an exchange, n-1 times it if it ``gathers``
+    (allgather). A reduction has ``collectives`` in succession, each with one round per other rank.
+    Coding and decoding takes ``code_ns_per_byte`` of gradient: roughly for 4 ranks on two cores, by
+    experiments/compression/coding.py. ``ring_share`` is the share of its wire time from neighbour
+    to neighbour in the ring, and ``link_use`` that of a link's bandwidth that it uses: the
+    connections of a rank to all others leave some unused (experiments/allreduce, static modes).
     """
 
     share: float

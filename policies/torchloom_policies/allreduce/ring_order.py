@@ -18,11 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchloom_core.plugin import Floats, PluginError
-from torchloom_policies.allreduce.ring_start import could_close, first_cycle
 
 _MESSAGE_BYTES = 1e6
 """Message size by which rings with equal bottlenecks are compared."""
-
+_ROUNDS = 50
 _TRIVIAL = 3
 _FINEST = 1_000_000
 _SHARES = (0.7, 0.3)
@@ -38,41 +37,24 @@ Bools = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Ring:
-    """A ring and its quality.
+    """A ring, in which each of ``order`` sends to the next, and the last to the first, which is 0.
 
-    Attributes
-    ----------
-    order : tuple of int
-        Each sends to the next, the last to the first, which is 0.
-    bottleneck : float
-        Bytes per second over its slowest known link, inf without any.
-    seconds : float
-        Sum over its known links of the time of a 1 MB message.
-    unknown : int
-        Number of its links whose bandwidth is unknown.
-    proven : bool
-        Whether its bottleneck is proven optimal; else it is the best found in time.
+    ``bottleneck`` is in bytes per second over its slowest link, inf without any; ``seconds`` is the
+    sum over its links of the time of a 1 MB message. If the bottleneck is not ``proven`` optimal,
+    the ring is the best found in time.
     """
 
     order: tuple[int, ...]
     bottleneck: float
     seconds: float
-    unknown: int
     proven: bool
 
 
 class RingSolver:
     """Finds the best ring, deterministically.
 
-    Parameters
-    ----------
-    limit_s : float
-        Time limit of the search, in CP-SAT's deterministic seconds.
-
-    Raises
-    ------
-    PluginError
-        If ortools is not installed.
+    ``limit_s`` is the time limit of the search, in CP-SAT's deterministic seconds. Raises
+    PluginError if ortools is not installed.
     """
 
     def __init__(self, limit_s: float = 0.15) -> None:
@@ -99,54 +81,32 @@ class RingSolver:
         """Return the best ring, None if the links form none.
 
         Yields the duration of each solver call, in the solver's seconds, so that the caller can
-        pause the search.
-
-        Parameters
-        ----------
-        bytes_per_s : (n, n) array
-            From row to column; 0 without a link, NaN if unknown. Unknown links are used only if
-            there is no ring without them.
-        latency_s : (n, n) array, optional
-            NaN counts as 0.
+        pause the search. Both arrays are (n, n), from row to column: ``bytes_per_s`` is 0 without
+        a link, and a NaN in ``latency_s`` counts as 0.
         """
         speed = np.array(bytes_per_s, dtype=float)
         if not len(speed):
             return None
         np.fill_diagonal(speed, 0.0)
-        speed[speed < 0] = 0.0
         delay = np.zeros_like(speed) if latency_s is None else np.nan_to_num(latency_s)
-        known = np.nan_to_num(speed, nan=0.0, posinf=np.finfo(float).max)
-        with np.errstate(divide="ignore", over="ignore"):
-            seconds = np.where(known > 0, _MESSAGE_BYTES / known + np.maximum(delay, 0.0), math.inf)
+        with np.errstate(divide="ignore"):
+            seconds = np.where(speed > 0, _MESSAGE_BYTES / speed + delay, math.inf)
         if len(speed) <= _TRIVIAL:
             orders = [(0, *rest) for rest in itertools.permutations(range(1, len(speed)))]
-            rings = [ring_of(order, speed, delay) for order in orders]
-            return max(filter(None, rings), key=_worth, default=None)
-        found = yield from self._search(known, seconds)
-        if found is None and np.isnan(speed).any():
-            # Unknown links count as slower than all known ones, so that few are used.
-            worst = float(seconds[np.isfinite(seconds)].max(initial=1.0)) * len(speed)
-            least = float(known[known > 0].min(initial=1.0))
-            unknown = np.isnan(speed)
-            found = yield from self._search(
-                np.where(unknown, least / 2, known), np.where(unknown, worst, seconds)
-            )
-        if found is None:
-            return None
-        order, proven = found
-        ring = ring_of(order, speed, delay, proven=proven)
-        assert ring is not None
-        return ring
+            rings = filter(None, (ring_of(order, speed, delay) for order in orders))
+            return max(rings, key=lambda ring: (ring.bottleneck, -ring.seconds), default=None)
+        found = yield from self._search(speed, seconds)
+        return None if found is None else ring_of(found[0], speed, delay, proven=found[1])
 
     def _search(
         self, known: Floats, seconds: Floats
     ) -> Generator[float, None, tuple[tuple[int, ...], bool] | None]:
         """Return the order with the greatest bottleneck, and whether that is proven."""
         levels = np.unique(known[known > 0])
-        able = bisect_left(levels, True, key=lambda level: not could_close(known >= level))
+        able = bisect_left(levels, True, key=lambda level: not _could_close(known >= level))
         if not able:
             return None
-        best = first_cycle(known)
+        best = _first_cycle(known)
         low = -1 if best is None else int(np.searchsorted(levels, _least(known, best)))
         high, limit_s, unproven = able - 1, self._limit_s * _SHARES[0], False
         probe = high  # in random networks the bound is nearly always reached
@@ -213,23 +173,15 @@ def ring_of(
     """Return a ring with its quality, None if one of its links does not work."""
     links = list(_links(order)) if len(order) > 1 else []
     speeds = [float(bytes_per_s[link]) for link in links]
-    if any(speed == 0 for speed in speeds):
+    if 0 in speeds:
         return None
-    known = [(s, link) for s, link in zip(speeds, links, strict=True) if not math.isnan(s)]
+    delays_s = (float(np.nan_to_num(latency_s[link])) for link in links)
     return Ring(
         order=order,
-        bottleneck=min((speed for speed, _ in known), default=math.inf),
-        seconds=sum(
-            _MESSAGE_BYTES / speed + max(0.0, float(np.nan_to_num(latency_s[link])))
-            for speed, link in known
-        ),
-        unknown=len(links) - len(known),
+        bottleneck=min(speeds, default=math.inf),
+        seconds=sum(_MESSAGE_BYTES / s + delay for s, delay in zip(speeds, delays_s, strict=True)),
         proven=proven,
     )
-
-
-def _worth(ring: Ring) -> tuple[float, float, float]:
-    return -ring.unknown, ring.bottleneck, -ring.seconds
 
 
 def _links(order: tuple[int, ...]) -> Iterator[tuple[int, int]]:
@@ -238,3 +190,56 @@ def _links(order: tuple[int, ...]) -> Iterator[tuple[int, int]]:
 
 def _least(known: Floats, order: tuple[int, ...]) -> float:
     return float(min(known[link] for link in _links(order)))
+
+
+def _could_close(links: Bools) -> bool:
+    """Return False if a worker is not reachable from all, or all are not from it."""
+    return _reaches_all(links) and _reaches_all(links.T)
+
+
+def _first_cycle(bytes_per_s: Floats) -> tuple[int, ...] | None:
+    """Return a good cycle over links above 0, None if none was found.
+
+    Follow the fastest link to an unvisited worker; then move a worker at the slowest link to the
+    position where the slowest changed link is fastest.
+    """
+    order = [0]
+    left = np.ones(len(bytes_per_s), dtype=bool)
+    left[0] = False
+    while left.any():
+        ahead = np.where(left, bytes_per_s[order[-1]], -1.0)
+        order.append(int(ahead.argmax()))
+        left[order[-1]] = False
+    for _ in range(_ROUNDS):
+        better = _moved(order, bytes_per_s)
+        if better is None:
+            break
+        order = better
+    speeds = bytes_per_s[order, np.roll(order, -1)]
+    start = order.index(0)
+    return tuple(order[start:] + order[:start]) if speeds.min() > 0 else None
+
+
+def _moved(order: list[int], bytes_per_s: Floats) -> list[int] | None:
+    """Return the order with a worker at the slowest link moved, if that is faster."""
+    speeds = bytes_per_s[order, np.roll(order, -1)]
+    worst = int(speeds.argmin())
+    for place in (worst, (worst + 1) % len(order)):
+        one, rest = order[place], order[:place] + order[place + 1 :]
+        after = np.roll(rest, -1)
+        joined = np.minimum(bytes_per_s[rest, one], bytes_per_s[one, after])
+        there = int(joined.argmax())
+        moved = [*rest[: there + 1], one, *rest[there + 1 :]]
+        if bytes_per_s[moved, np.roll(moved, -1)].min() > speeds.min():
+            return moved
+    return None
+
+
+def _reaches_all(links: Bools) -> bool:
+    seen = np.zeros(len(links), dtype=bool)
+    seen[0] = True
+    while True:
+        more = seen | links[seen].any(axis=0)
+        if (more == seen).all():
+            return bool(seen.all())
+        seen = more

@@ -1,39 +1,29 @@
-"""Choose how often to synchronise, and try pieces and buckets of the allreduce."""
+"""Choose how often to synchronise, and try pieces and buckets, which have no cost model."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from torchloom_core.plugin import FleetView
+from torchloom_core.plugin import FleetView, KnobSpec, KnobValue
 from torchloom_policies.allreduce.cost import CostModel
 from torchloom_policies.allreduce.knob_change import Purpose, Settings
 from torchloom_policies.allreduce.mode_choice import probability_above_zero
 from torchloom_policies.allreduce.options import AllreduceTunerOptions
-from torchloom_policies.allreduce.setting_trials import SettingTrials
-from torchloom_policies.allreduce.tuned_run import EVERY, TunedRun
+from torchloom_policies.allreduce.tuned_run import BUCKET, EVERY, PIECES, TunedRun
 
 _TRIAL_GAIN = 0.1
 _TRIAL_CONFIDENCE = 0.3
 _LEAST_WIRE_SHARE = 0.5
+_LEAST_BUCKET = 1 << 20
+_MOST_BUCKET = 1 << 28
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A change that may be worth a proposal.
+    """A change of knobs that may be worth a proposal; ``why`` is the reason in words.
 
-    Attributes
-    ----------
-    values : mapping
-        The knobs.
-    purpose : str
-        See :class:`torchloom_policies.allreduce.knob_change.Change`.
-    gain : float
-        Logarithm of the factor on progress per second, if the candidate is better.
-    confidence : float
-        Probability that it is better.
-    quality : float
-        Logarithm of the factor on a step's progress.
-    why : str
-        The reason in words.
+    ``gain`` is the logarithm of the factor on progress per second if it is better, and ``quality``
+    that on a step's progress.
     """
 
     values: Settings
@@ -59,8 +49,7 @@ class SettingTuner:
             return None
         best: Candidate | None = None
         for value in (2 * every, every // 2):
-            low = 1 if spec.low is None else max(1.0, spec.low)
-            fits = low <= value and (spec.high is None or value <= spec.high)
+            fits = _takes(spec, value)
             other = self._model.cost(run.mode, times=value / every) if fits else None
             if other is None:
                 continue
@@ -103,3 +92,53 @@ class SettingTuner:
         """Record a proposed candidate."""
         for knob, value in candidate.values.items():
             self._trials.made(knob, value, mode)
+
+
+class SettingTrials:
+    """Hill climbing: double a number, or halve it, until neither measures better.
+
+    Each value is tried once in each compression mode.
+    """
+
+    def __init__(self) -> None:
+        self._tried: dict[tuple[str, str], set[int]] = {}
+
+    def next_value(
+        self,
+        specs: Mapping[str, KnobSpec],
+        settings: Settings,
+        mode: str,
+        largest_bytes: float,
+    ) -> tuple[str, int] | None:
+        """Return a knob and a value to try, None if all were tried."""
+        for knob in (PIECES, BUCKET):
+            present, spec = settings.get(knob), specs.get(knob)
+            if spec is None or isinstance(present, bool) or not isinstance(present, int):
+                continue
+            tried = self._tried.setdefault((knob, mode), set())
+            tried.add(present)
+            for value in _next_to(knob, present, largest_bytes):
+                if value not in tried and _takes(spec, value):
+                    return knob, value
+        return None
+
+    def made(self, knob: str, value: KnobValue, mode: str) -> None:
+        """Record that a value was tried."""
+        if isinstance(value, int):
+            self._tried.setdefault((knob, mode), set()).add(value)
+
+
+def _next_to(knob: str, present: int, largest_bytes: float) -> tuple[int, ...]:
+    if knob == PIECES:
+        return (2 * present, present // 2)
+    if present:
+        whole = present >= largest_bytes  # a larger bucket changes nothing
+        return (present // 2,) if whole else (present // 2, 2 * present)
+    half = 1 << max(0, int(largest_bytes / 2).bit_length() - 1)
+    return (min(max(half, _LEAST_BUCKET), _MOST_BUCKET),) if largest_bytes > _LEAST_BUCKET else ()
+
+
+def _takes(spec: KnobSpec, value: int) -> bool:
+    low = 1 if spec.low is None else max(1.0, spec.low)
+    low = max(low, _LEAST_BUCKET) if spec.name == BUCKET else low
+    return low <= value and (spec.high is None or value <= spec.high)

@@ -30,31 +30,13 @@ _LEAST_BYTES = 128 * 1024
 
 @dataclass(frozen=True)
 class StepSample:
-    """One step of the whole run; under LocalSGD and DiLoCo one sync, and the steps before it.
+    """One step of the whole run; under LocalSGD and DiLoCo one sync, and ``every`` steps before it.
 
-    Attributes
-    ----------
-    now_s : float
-        When it was read.
-    step : int
-        Its number.
-    mode : str
-        Compression mode of its gradients.
-    ranks : int
-        Number of groups that reduce together.
-    every : float
-        Steps from one synchronisation to the next.
-    step_s, compute_s : float
-        Sums over these steps: the median step time, as all wait for each other, and the longest
-        computing time of any worker.
-    compress_s, wire_s : float
-        The median, and the minimum: the other workers also wait for the slowest.
-    overlap_s : float
-        Of the worker with the shortest wire time, 0 if not reported.
-    sent_bytes, gradient_bytes : float
-        Of one worker.
-    reductions : float
-        Number of reductions in the synchronisation.
+    ``step_s`` and ``compute_s`` are sums over these steps: the median step time, as all wait for
+    each other, and the longest computing time of any worker. ``compress_s`` is the median,
+    ``wire_s`` the minimum, as the other workers also wait for the slowest; ``overlap_s`` is that of
+    the worker with the shortest wire time, 0 if not reported. ``ranks`` is the number of groups,
+    the bytes are of one worker, and ``reductions`` are those of the synchronisation.
     """
 
     now_s: float

@@ -1,35 +1,30 @@
 """The knobs that the allreduce tuner may change in a run at one tick, or why it may not."""
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from torchloom_core.plugin import FleetView, KnobSpec, KnobValue
-from torchloom_policies.allreduce.setting_trials import BUCKET, PIECES
+from torchloom_core.plugin import Alert, FleetView, KnobSpec, KnobValue, Proposal
+from torchloom_policies.allreduce.modes import PRIORS
+from torchloom_policies.allreduce.options import AllreduceTunerOptions
 
 MODE, RING, EVERY = "compression", "ring_order", "sync_every"
+PIECES, BUCKET = "concurrent_allreduces", "bucket_bytes"
 _KINDS = {MODE: "choice", RING: "order", EVERY: "int", PIECES: "int", BUCKET: "int"}
+_MOST_ALERTS = 100
+_SILENT_S, _SILENT_STEPS = 60.0, 2
 
 
 @dataclass(frozen=True)
 class TunedRun:
-    """The part of a run that reduces together.
+    """The part of a run that reduces together: the rows of the training workers.
 
-    Attributes
-    ----------
-    rows : list of int
-        Rows of the training workers.
-    groups : dict of str to int
-        Their replica groups, in torchft's order, each with its first row.
-    step : int
-        The median step; a single wrong report has no effect.
-    settings : dict
-        Values of the run-fenced knobs that all of them have; empty while they differ.
-    specs : dict of str to KnobSpec
-        Specifications of these knobs.
-    trouble : str
-        Why nothing can be tuned, or empty.
+    ``groups`` are their replica groups in torchft's order, each with its first row; ``step`` is the
+    median, on which a single wrong report has no effect. ``settings`` are the values of the
+    run-fenced knobs that all of them have, empty while they differ. ``trouble`` is why nothing can
+    be tuned, or empty.
     """
 
     rows: list[int]
@@ -98,3 +93,34 @@ def _no_knob() -> str:
 def _lacks(workers: list[str]) -> str:
     names = ", ".join(workers[:3]) + (f" and {len(workers) - 3} more" if workers[3:] else "")
     return f"the allreduce is not tuned: need the knob {MODE} on all workers, missing on {names}"
+
+
+class Alerts:
+    """Alerts of what prevents the tuning, for the first worker, each text once."""
+
+    def __init__(self, options: AllreduceTunerOptions) -> None:
+        self._named = dict.fromkeys((*options.modes, *options.quality))
+        self._sent: set[str] = set()
+        self._since_s, self._since_step = math.nan, -1
+
+    def alert(self, text: str, view: FleetView, run: TunedRun) -> Iterator[Proposal]:
+        """Propose an alert with this text, unless it is empty or was sent before."""
+        if text and text not in self._sent and len(self._sent) < _MOST_ALERTS:
+            self._sent.add(text)
+            yield Proposal(action=Alert(worker=view.workers[run.rows[0]], text=text), reason=text)
+
+    def alert_unknown_modes(self, view: FleetView, run: TunedRun) -> Iterator[Proposal]:
+        """Propose an alert for names in the options that are not modes."""
+        modes = {*PRIORS, *run.specs[MODE].choices}
+        wrong = ", ".join(name for name in self._named if name not in modes)
+        if wrong:
+            text = f"modes, quality: need modes that the knob {MODE} offers, was {wrong}"
+            yield from self.alert(text, view, run)
+
+    def alert_missing_metrics(self, view: FleetView, run: TunedRun) -> Iterator[Proposal]:
+        """Propose an alert if no worker has reported the needed metrics for a minute."""
+        if math.isnan(self._since_s):
+            self._since_s, self._since_step = view.now_s, run.step
+        if view.now_s - self._since_s > _SILENT_S and run.step > self._since_step + _SILENT_STEPS:
+            text = "the allreduce is not tuned: need a worker that reports sent_bytes and wire_s"
+            yield from self.alert(text, view, run)
