@@ -81,6 +81,7 @@ def _config_page() -> str:
 
 def _cli_page() -> str:
     add_installed(["trace", "import"])
+    add_installed([])
     text = app.generate_docs(output_format="markdown")
     body = text.split("## Table of Contents", 1)[1]
     body = body.split("\n\n**", 1)[1]

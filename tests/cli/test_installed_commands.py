@@ -1,4 +1,6 @@
-"""Commands and importers of a package beside torchLoom."""
+"""Commands, importers and capabilities of a package beside torchLoom."""
+
+import sys
 
 import pytest
 from cyclopts import App
@@ -34,6 +36,17 @@ def import_nothing(source: Path, out: Path):
     pass
 '''
 
+COMMAND = '''
+GROUP = "Observe and analyze"
+
+def slow_down(worker: str, /) -> None:
+    """Slow a worker down.
+
+    Until it is resumed.
+    """
+    print(f"{worker} is slow")
+'''
+
 
 @pytest.fixture
 def torchloom(tmp_path, monkeypatch):
@@ -47,7 +60,17 @@ def torchloom(tmp_path, monkeypatch):
         "status": f"{module}:rack",
     }
     importers = {"quiet": f"{module}:import_quiet", "nothing": f"{module}:import_nothing"}
-    groups = {"torchloom.commands": commands, "torchloom.importers": importers}
+    capabilities = dict.fromkeys(("slow_down", "speed_up"), "foreign_throttle")
+    capabilities |= {"broken": "foreign_broken", "absent": "foreign_absent", "quiet": "tests"}
+    groups = {
+        "torchloom.capabilities": capabilities,
+        "torchloom.commands": commands,
+        "torchloom.importers": importers,
+    }
+    for package, text in (("throttle", COMMAND), ("broken", "def broken() -> 3 + '': pass")):
+        (tmp_path / f"foreign_{package}").mkdir()
+        (tmp_path / f"foreign_{package}" / "__init__.py").touch()
+        (tmp_path / f"foreign_{package}" / "command.py").write_text(text)
     install(tmp_path, module, PACKAGE, groups)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.chdir(tmp_path)
@@ -79,12 +102,31 @@ def test_a_package_that_cannot_be_used_costs_a_line_and_no_other_command(torchlo
     torchloom("--help")
     of = "of package foreign_commands cannot be used"
     assert capsys.readouterr().err.splitlines() == [
+        f"warning: capability absent {of}: need the package foreign_absent, was none",
+        f"warning: capability speed_up {of}: "
+        "need a function speed_up in foreign_throttle.command, was none",
         f"warning: command gone {of}: ModuleNotFoundError: No module named 'foreign_commands_gone'",
         f"warning: command limit {of}: need a function, was a int",
         f"warning: command status {of}: another command has this name",
     ]
     with pytest.raises(PluginError, match=f"^command limit {of}: need a function, was a int$"):
         torchloom("limit")
+
+
+def test_a_capability_has_a_command_which_is_imported_when_it_is_used(torchloom, capsys):
+    torchloom("--help")
+    out = capsys.readouterr().out
+    for part in ("Observe and analyze", "slow-down", "Slow a worker down.", "Drain replica groups"):
+        assert part in out
+    assert "foreign_throttle.command" not in sys.modules
+    torchloom("slow-down", "g0-0")
+    assert capsys.readouterr() == ("g0-0 is slow\n", "")
+
+
+def test_a_capability_whose_command_raises_is_one_line(torchloom):
+    line = "^capability broken of package foreign_commands cannot be used: TypeError: "
+    with pytest.raises(PluginError, match=line):
+        torchloom("broken")
 
 
 def test_torchlooms_own_commands_load_no_package(torchloom, capsys):

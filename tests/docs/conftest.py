@@ -2,6 +2,7 @@ import sys
 
 import pytest
 
+from torchloom_core.cli.installed_commands import add_installed
 from torchloom_core.config.schema import Config
 from torchloom_core.live.dispatch.policy_guard import RecordedGuard
 from torchloom_core.live.kernel.kernel import Kernel
@@ -16,6 +17,9 @@ from torchloom_core.wire.requests import Propose, Request
 
 WHO = {"run": "run", "worker": "g0-0", "incarnation": 1}
 SECOND_NS = 10**9
+
+add_installed(["trace", "import"])
+add_installed([])
 
 
 @pytest.fixture

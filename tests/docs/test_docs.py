@@ -19,7 +19,6 @@ from tests.docs.attached import NAMES, attached
 from tests.docs.pages import PAGES, ROOT, blocks, headings, manual, prose, spans
 from torchloom_core import testing
 from torchloom_core.cli.app import app
-from torchloom_core.cli.installed_commands import add_installed
 from torchloom_core.config.loading import parse
 from torchloom_core.config.schema import (
     ActionRule,
@@ -43,8 +42,6 @@ PACKAGES = ("torchloom_core", "threadlet", "policies", "predictors")
 FILE_SUFFIXES = ("json", "creds")
 CONTRACTS = tuple(value for name, value in vars(testing).items() if name.endswith("Contract"))
 ENDINGS = ("net_gain", "person", "outbid", "approval", "lapsed", "holdout", "dry_run", "shadow")
-
-add_installed(["trace", "import"])
 
 pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 

@@ -1,11 +1,13 @@
-"""torchLoom's own commands; each one's module is imported when it is used."""
+"""torchLoom's own commands; each one's module is imported when it is used.
+
+Those of capabilities are found: see :mod:`torchloom_core.cli.installed_commands`.
+"""
 
 from cyclopts import App, Group
 
 from torchloom_core import __version__
 
 _HERE = "torchloom_core.cli"
-_CAPABILITIES = "torchloom_core.capabilities"
 
 _RUNNING = Group("Set up and run", sort_key=0)
 _WATCHING = Group("Observe and analyze", sort_key=1)
@@ -86,24 +88,6 @@ for _name, _help in (
 ):
     _actions.command(f"{_HERE}.action_commands:{_name}_actions", name=_name, help=_help)
 app.command(_actions)
-
-for _name, _group, _help in (
-    ("landscape", _WATCHING, "Map the loss around the run's newest weights, on a standby."),
-    ("preview", _WATCHING, "Try a knob change on a standby before you make it."),
-    ("migrate", _ACTING, "Add a warm standby to the quorum, then drain a replica group."),
-    ("admit", _ACTING, "Let a standby group join the run permanently."),
-    ("drain", _ACTING, "Drain replica groups without a replacement."),
-    ("evict", _ACTING, "Evict a hung replica group from the quorum."),
-    ("checkpoint", _ACTING, "Save a checkpoint now, in one replica group or in all."),
-    ("pause", _ACTING, "Pause training for a short time, at the next step boundary."),
-    ("resume", _ACTING, "Resume training after a pause."),
-    ("rewind", _ACTING, "Return all ranks to the last checkpoint, at the same step."),
-    ("dump", _ACTING, "Collect a worker's stack traces and Flight Recorder dump."),
-    ("probe", _ACTING, "Measure the bandwidth and latency of links between workers."),
-    ("cordon", _ACTING, "Cordon a node: torchLoom uses no standby on it."),
-    ("uncordon", _ACTING, "Uncordon a node: torchLoom may use its standbys again."),
-):
-    app.command(f"{_CAPABILITIES}.{_name}.command:{_name}", name=_name, help=_help, group=_group)
 
 for _name, _help in (
     ("approve", "Approve a pending proposal."),

@@ -9,7 +9,9 @@ _WAIT_S = 60.0
 
 
 def admit(group: str, /, *, wait: Wait = _WAIT_S, connection: Connection = _HERE) -> None:
-    """Let a standby group join the run permanently; no other group leaves.
+    """Let a standby group join the run permanently.
+
+    No other group leaves.
 
     Parameters
     ----------

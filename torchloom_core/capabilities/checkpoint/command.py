@@ -11,7 +11,9 @@ _WAIT_S = 60.0
 def checkpoint(
     group: str | None = None, /, *, wait: Wait = _WAIT_S, connection: Connection = _HERE
 ) -> None:
-    """Save a checkpoint at the next step boundary.
+    """Save a checkpoint now, in one replica group or in all.
+
+    Workers save at their next step boundary.
 
     Parameters
     ----------

@@ -19,9 +19,9 @@ def cordon(
     lasts: Annotated[Duration | None, Parameter(name="--for")] = None,
     connection: Connection = _HERE,
 ) -> None:
-    """Cordon a node: torchLoom uses no standby on it; workers there keep training.
+    """Cordon a node: torchLoom uses no standby on it.
 
-    If a node is cordoned twice, the longer cordon applies.
+    Workers there keep training. If a node is cordoned twice, the longer cordon applies.
 
     Parameters
     ----------

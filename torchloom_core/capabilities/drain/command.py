@@ -9,7 +9,9 @@ _WAIT_S = 60.0
 
 
 def drain(group: str, /, *also: str, wait: Wait = _WAIT_S, connection: Connection = _HERE) -> None:
-    """Drain replica groups at a step boundary, without a replacement.
+    """Drain replica groups without a replacement.
+
+    They leave at a step boundary.
 
     Parameters
     ----------

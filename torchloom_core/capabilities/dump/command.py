@@ -9,7 +9,9 @@ _WAIT_S = 60.0
 
 
 def dump(worker: str, /, *, wait: Wait = _WAIT_S, connection: Connection = _HERE) -> None:
-    """Collect a worker's stack traces and, if there is one, its Flight Recorder dump.
+    """Collect a worker's stack traces and Flight Recorder dump.
+
+    A worker without a Flight Recorder sends its stack traces only.
 
     Parameters
     ----------

@@ -18,6 +18,8 @@ from torchloom_core.wire.standby_task import MOST_POINTS
 if TYPE_CHECKING:
     from torchloom_core.live.trajectory.landscape import Landscape
 
+GROUP = "Observe and analyze"
+
 _HERE = Connection()
 _MINUTE = timedelta(minutes=1)
 
@@ -38,10 +40,11 @@ def landscape(
     json: AsJson = False,
     connection: Connection = _HERE,
 ) -> int:
-    """Map the loss around the run's newest weights, on a standby whose script supports it.
+    """Map the loss around the run's newest weights, on a standby.
 
-    It measures the curvature along the update, then a line along the update, then a plane that is
-    refined step by step. Ctrl-C ends it at the next point and shows the results so far.
+    The standby's script has to support it. It measures the curvature along the update, then a line
+    along the update, then a plane that is refined step by step. Ctrl-C ends it at the next point
+    and shows the results so far.
 
     Parameters
     ----------

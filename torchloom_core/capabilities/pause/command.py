@@ -9,7 +9,7 @@ _WAIT_S = 60.0
 
 
 def pause(*, wait: Wait = _WAIT_S, connection: Connection = _HERE) -> None:
-    """Pause every worker at its next step boundary.
+    """Pause training for a short time, at the next step boundary.
 
     Under torchft all workers pause at the same step. Elsewhere each pauses at its own next step;
     if the steps differ, the pause is undone within two seconds and can be repeated. The pause

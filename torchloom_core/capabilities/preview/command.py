@@ -23,6 +23,8 @@ from torchloom_core.wire.preview import FEWEST_PAIRS, MOST_CHANGED, MOST_REPEATS
 if TYPE_CHECKING:
     from torchloom_core.live.trajectory.preview import Preview
 
+GROUP = "Observe and analyze"
+
 _HERE = Connection()
 _TWO_MINUTES = timedelta(minutes=2)
 
@@ -39,9 +41,10 @@ def preview(
     json: AsJson = False,
     connection: Connection = _HERE,
 ) -> int:
-    """Try a knob change on a standby whose script supports it, against a control without it.
+    """Try a knob change on a standby before you make it.
 
-    Both arms of a pair train from the run's newest state, on the same data. Ctrl-C ends the
+    The standby's script has to support it. It trains with the change, and without it as a control;
+    both arms of a pair start from the run's newest state, with the same data. Ctrl-C ends the
     preview at the next step and shows the results so far.
 
     Parameters

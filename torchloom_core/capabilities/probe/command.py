@@ -26,7 +26,7 @@ def probe(
     wait: Wait = _WAIT_S,
     connection: Connection = _HERE,
 ) -> None:
-    """Measure the bandwidth and latency of the link from one worker to another.
+    """Measure the bandwidth and latency of links between workers.
 
     The sidecars measure it while training continues; TORCHLOOM_LINK_ADDRESS must be set there.
 

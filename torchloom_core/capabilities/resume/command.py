@@ -9,7 +9,7 @@ _WAIT_S = 60.0
 
 
 def resume(*, wait: Wait = _WAIT_S, connection: Connection = _HERE) -> None:
-    """Resume training in every paused worker.
+    """Resume training after a pause.
 
     To release the kill switch, use torchloom actions resume.
     """
