@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from torchloom_core.lab.simulate.link_probe import probe_link
+from torchloom_core.lab.simulate.links import probe_link
 
 MIB = 1 << 20
 

@@ -49,11 +49,11 @@ def test_the_slowest_link_of_each_moment_sets_the_pace(tmp_path):
 
 def test_each_link_has_its_last_value_and_repeats_the_recording(tmp_path):
     values = [*BOTH, (2.0, "w0", 30.0), (3.0, "w1", 10.0)]
-    own = links_of(write_links(tmp_path / "x.tltrace", values, span_s=10.0)).own
+    own = links_of(write_links(tmp_path / "x.tltrace", values, span_s=10.0))
     at_s = (0.0, 1.9, 2.0, 3.5, 9.9, 10.0, 12.0)
     assert [own.bytes_per_s(0, ts_s) for ts_s in at_s] == [100, 100, 30, 30, 30, 100, 30]
     assert [own.bytes_per_s(1, ts_s) for ts_s in at_s] == [80, 80, 80, 10, 10, 80, 80]
-    late = links_of(Bundle.open(tmp_path / "x.tltrace"), START_NS + 5 * SECOND_NS).own
+    late = links_of(Bundle.open(tmp_path / "x.tltrace"), START_NS + 5 * SECOND_NS)
     assert [late.bytes_per_s(row, 0.0) for row in (0, 1)] == [30, 10]
 
 
@@ -64,7 +64,7 @@ def test_a_link_is_no_faster_than_its_slowest_component(tmp_path):
     bundle = write_links(
         path, values, span_s=10.0, parts=[*nodes, Component(id="rack", kind="rack")]
     )
-    own = links_of(bundle).own
+    own = links_of(bundle)
     # All is known, and the run begins, at 2 s.
     assert [own.bytes_per_s(0, ts_s) for ts_s in (0.0, 2.0)] == [50, 90]
     assert [own.bytes_per_s(1, ts_s) for ts_s in (0.0, 2.0)] == [50, 80]

@@ -80,9 +80,6 @@ def test_migrations_waste_as_in_the_published_monte_carlo(row, failures, largest
     assert_is_near(wastes(results), row.monte_carlo, largest_error=largest_error)
     avoided = [one.avoided / (one.avoided + one.failures) for one in results]
     assert_is_near(avoided, inputs["recall"], largest_error=0.01)
-    useful = [1 - one.useless_migrations / one.migrations for one in results]
-    # An alarm in a pause comes to nothing, and a node can be struck again: hence the slack.
-    assert monte_carlo.estimate(useful)[0] == pytest.approx(inputs["precision"], abs=0.02)
 
 
 def test_two_levels_of_checkpoints_waste_as_in_the_published_monte_carlo():

@@ -40,15 +40,13 @@ def test_a_step_in_which_a_group_fails_is_not_committed():
         "lost": (4 * 4 + 6 * 3) * GPUS,
         "restart": 16 * GPUS,
     }
-    assert (result.steps_tried, result.steps_committed) == (10, 9)
-    assert result.first_commit_ns == 10 * S
+    assert result.steps_committed == 9
 
 
 def test_two_failures_in_one_step_lose_it_once():
     hits = [lost_node(21, "n0", repair_s=0), lost_node(25, "n1", repair_s=0)]
     result = fleet(stepping(rejoin_s=2.0), hits, 100).finish()
-    assert (result.steps_tried, result.steps_committed) == (10, 9)
-    assert result.failures == 2
+    assert (result.steps_committed, result.failures) == (9, 2)
 
 
 def test_a_group_that_lacks_a_node_waits_while_the_others_go_on():

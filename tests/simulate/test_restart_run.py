@@ -41,7 +41,6 @@ def test_a_failure_during_a_checkpoint_loses_its_work():
 def test_a_checkpoint_that_ends_as_the_failure_comes_keeps_its_work():
     result = fleet(plain_job(durable=EVERY_100), [job_fault(110)], 130).finish()
     assert "lost" not in gpu_s(result)
-    assert result.first_commit_ns == 110 * S
 
 
 def test_a_failure_in_a_restart_begins_it_anew_and_one_in_detection_does_not():

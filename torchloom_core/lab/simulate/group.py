@@ -29,24 +29,6 @@ class Group:
     ``per_step`` mode. ``serial`` grows whenever scheduled callbacks for it become void.
     """
 
-    __slots__ = (
-        "_changes",
-        "_incarnations",
-        "_last",
-        "_lost",
-        "_members",
-        "account",
-        "left",
-        "missing",
-        "name",
-        "nodes",
-        "position",
-        "ready_ns",
-        "role",
-        "serial",
-        "working",
-    )
-
     def __init__(
         self, name: str, nodes: list[str], role: Role, account: Account, position: int
     ) -> None:

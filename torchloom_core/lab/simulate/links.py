@@ -1,4 +1,4 @@
-"""Bandwidth of the links between the ranks of a run, from the measurements of a trace."""
+"""Bandwidth of the links between the ranks of a run, by the trace, and as a probe measures it."""
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
@@ -16,8 +16,12 @@ from torchloom_core.lab.trace.bundle.bundle import Bundle
 from torchloom_core.lab.trace.bundle.schema import LINK_METRIC
 from torchloom_core.lab.trace.bundle.telemetry import codes, numbers
 from torchloom_core.lab.trace.feed.watched import watch
+from torchloom_core.wire.links import Measured
 
 _NAMED = 3
+_BURSTS = 5
+_MEASURES_S = 2.0
+"""Maximum duration of a probe, seconds."""
 
 
 class Bottleneck:
@@ -48,48 +52,27 @@ class Bottleneck:
         return passes * self.span_s + self.at_s[piece] + within_s
 
 
-class OwnLinks:
-    """The link of each rank over time; the recording is repeated at its end.
-
-    Time, component and value of each measurement are ``(values,)``, in time order; ``depends_on``
-    has the components that the link of each rank depends on.
-    """
-
-    def __init__(
-        self,
-        at_ns: Ints,
-        component: NDArray[np.int64],
-        bytes_per_s: Floats,
-        depends_on: Sequence[Sequence[int]],
-        start_ns: int,
-        span_s: float,
-    ) -> None:
-        self._depends_on, self._start_ns, self._span_s = depends_on, start_ns, span_s
-        self._of = {
-            number: (at_ns[component == number], bytes_per_s[component == number])
-            for number in np.unique(component).tolist()
-        }
-
-    def bytes_per_s(self, row: int, ts_s: float) -> float:
-        """Return the bandwidth of a rank's link ``ts_s`` after the start."""
-        now_ns = self._start_ns + round(ts_s % self._span_s * SECOND_NS)
-        series = [self._of[number] for number in self._depends_on[row]]
-        return min(
-            float(rates[np.searchsorted(at_ns, now_ns, side="right") - 1])
-            for at_ns, rates in series
-        )
-
-
 @dataclass(frozen=True)
 class Links:
-    """The ranks of a bandwidth trace, their links from ``start_ns`` on, and the slowest link."""
+    """The ranks of a bandwidth trace, their links from ``start_ns`` on, and the slowest link.
+
+    ``series`` has time and bandwidth of the components that the link of each rank depends on.
+    """
 
     workers: tuple[str, ...]
     nodes: tuple[str, ...]
     racks: tuple[str, ...]
     start_ns: int
     bottleneck: Bottleneck
-    own: OwnLinks
+    series: Sequence[Sequence[tuple[Ints, Floats]]]
+
+    def bytes_per_s(self, row: int, ts_s: float) -> float:
+        """Return the bandwidth of a rank's own link ``ts_s`` after the start."""
+        now_ns = self.start_ns + round(ts_s % self.bottleneck.span_s * SECOND_NS)
+        return min(
+            float(rates[np.searchsorted(at_ns, now_ns, side="right") - 1])
+            for at_ns, rates in self.series[row]
+        )
 
 
 def links_of(bundle: Bundle, from_ns: int | None = None) -> Links:
@@ -102,9 +85,12 @@ def links_of(bundle: Bundle, from_ns: int | None = None) -> Links:
     watched, manifest = watch(bundle), bundle.manifest
     names = tuple(name for name in bundle.measured if watched.rows_of(name))
     at_ns, component, value = _values(bundle, names)
-    measured = {names[number] for number in np.unique(component).tolist()}
-    linked = {row for name in measured for row in watched.rows_of(name)}
-    without = [name for row, name in enumerate(watched.ids) if row not in linked]
+    series: list[list[tuple[Ints, Floats]]] = [[] for _ in watched.ids]
+    for number in np.unique(component).tolist():
+        own = component == number
+        for row in watched.rows_of(names[number]):
+            series[row].append((at_ns[own], value[own]))
+    without = [name for name, links in zip(watched.ids, series, strict=True) if not links]
     if without:
         raise TraceError(
             f"{bundle.path}: need {LINK_METRIC} of every worker, was none for "
@@ -116,7 +102,7 @@ def links_of(bundle: Bundle, from_ns: int | None = None) -> Links:
             f"an allreduce needs two ranks"
         )
     _refuse_dead(bundle, at_ns, [names[number] for number in component.tolist()], value)
-    first_ns = max(int(at_ns[component == number].min()) for number in np.unique(component))
+    first_ns = max(int(times_ns[0]) for links in series for times_ns, _ in links)
     start_ns = max(first_ns, manifest.start_ns, from_ns or manifest.start_ns)
     if start_ns >= manifest.end_ns:
         raise TraceError(
@@ -125,10 +111,6 @@ def links_of(bundle: Bundle, from_ns: int | None = None) -> Links:
         )
     changes = list(_slowest(at_ns, component, value, start_ns))
     span_s = (manifest.end_ns - start_ns) / SECOND_NS
-    depends_on: list[list[int]] = [[] for _ in watched.ids]
-    for number in np.unique(component).tolist():
-        for row in watched.rows_of(names[number]):
-            depends_on[row].append(number)
     return Links(
         workers=watched.ids,
         nodes=watched.node,
@@ -139,7 +121,7 @@ def links_of(bundle: Bundle, from_ns: int | None = None) -> Links:
             [rate for _, rate in changes],
             span_s,
         ),
-        own=OwnLinks(at_ns, component, value, depends_on, start_ns, span_s),
+        series=series,
     )
 
 
@@ -182,3 +164,28 @@ def _slowest(
         if slowest != last:
             last = slowest
             yield max(ts_ns, start_ns), slowest
+
+
+def probe_link(
+    bytes_per_s: float,
+    latency_s: float,
+    probe_bytes: int,
+    noise: float,
+    random: np.random.Generator,
+) -> tuple[Measured, float]:
+    """Return the measurement, and its duration in seconds.
+
+    ``noise`` is the relative variation of bursts and latencies: lognormal, with mean 1.
+    """
+    burst_s = probe_bytes / _BURSTS / bytes_per_s
+    begun = min(_BURSTS, 1 + int(_MEASURES_S / burst_s))
+    drawn = np.exp(noise * random.standard_normal(1 + _BURSTS) - noise**2 / 2)
+    of_latency, first, *others = drawn.tolist()
+    timed = others[: begun - 1] or [first]  # the first only opens the window
+    middle = float(np.median(timed))
+    measured = Measured(
+        bytes_per_s=bytes_per_s * middle,
+        latency_s=latency_s * of_latency,
+        spread=float(np.std(timed)) / middle if len(timed) > 1 else None,
+    )
+    return measured, min(_BURSTS * burst_s, _MEASURES_S)

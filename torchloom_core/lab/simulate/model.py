@@ -86,7 +86,7 @@ class FleetModel:
     @property
     def step(self) -> int:
         """Steps that count so far, including those that a failure may still undo."""
-        return self._run.steps(self.now_ns)[1]
+        return self._run.steps(self.now_ns)
 
     @property
     def events(self) -> int:
@@ -146,9 +146,7 @@ class FleetModel:
         """
         groups = self._pool.run_groups
         if hit.seen_on:
-            places = [
-                self._first_places[node] for node in hit.seen_on if node in self._first_places
-            ]
+            places = [self._first_places[one] for one in hit.seen_on if one in self._first_places]
             if not places:
                 return
             rank, place = min(places)
@@ -169,7 +167,7 @@ class FleetModel:
 
     def join(self, group: str) -> str:
         """Let a warm standby group join, so that it can replace a group at once."""
-        standby = self._pool.group(group)
+        standby = self._pool.by_name.get(group)
         if standby is None:
             return f"unknown group {group!r}"
         if standby.role != "warm":
@@ -180,7 +178,7 @@ class FleetModel:
 
     def admit(self, group: str) -> str:
         """Add a warm standby group to the run, without replacing another group."""
-        standby = self._pool.group(group)
+        standby = self._pool.by_name.get(group)
         if standby is None:
             return f"unknown group {group!r}"
         if standby.role not in ("warm", "joined"):
@@ -194,7 +192,7 @@ class FleetModel:
         in ``per_step`` mode; in ``restart`` mode the run continues once a standby or spares replace
         the group. During a checkpoint, or while the run is down, the group leaves afterwards.
         """
-        leaving = self._pool.group(group)
+        leaving = self._pool.by_name.get(group)
         if leaving is None:
             return f"unknown group {group!r}"
         if leaving.left:
@@ -229,11 +227,11 @@ class FleetModel:
 
     def cordon(self, node: str) -> None:
         """Use ``node`` as a spare or standby only if there is no other."""
-        self._pool.cordon(node)
+        self._pool.cordoned.add(node)
 
     def uncordon(self, node: str) -> None:
         """Use ``node`` as any other again; existing placements do not change."""
-        self._pool.uncordon(node)
+        self._pool.cordoned.discard(node)
 
     def finish(self) -> Result:
         """Advance to the end, settle all accounts, and return the result.
@@ -244,7 +242,6 @@ class FleetModel:
         self._run.close(self._end_ns)
         self._pool.close(self._end_ns)
         self._gpu_time.settle(self._end_ns)
-        tried, committed = self._run.steps(self._end_ns)
         return Result(
             buckets=dict(self._gpu_time.totals),
             wall_ns=self._end_ns - self._start_ns,
@@ -256,9 +253,6 @@ class FleetModel:
             saves=self._run.saves,
             proactive_saves=self._run.proactive_saves,
             migrations=self._pool.migrations,
-            useless_migrations=self._pool.useless_migrations,
-            steps_tried=tried,
-            steps_committed=committed,
-            first_commit_ns=self._run.first_commit_ns,
+            steps_committed=self._run.steps(self._end_ns),
             events=self._engine.events,
         )

@@ -9,16 +9,6 @@ from torchloom_core.lab.simulate.group import EMPTY, Group
 from torchloom_core.lab.simulate.scenario import Hit, JobSpec
 
 
-class _Migration:
-    """The old nodes of a migrated group: ``out`` are still under inspection."""
-
-    __slots__ = ("justified", "out")
-
-    def __init__(self, out: int) -> None:
-        self.out = out
-        self.justified = False
-
-
 class NodePool:
     """The nodes of an allocation, and their groups.
 
@@ -48,23 +38,19 @@ class NodePool:
         )
         self.run_groups = list(self.groups[: job.groups])
         self._standbys = list(self.groups[job.groups :])
-        self._by_name = {group.name: group for group in self.groups}
+        self.by_name = {group.name: group for group in self.groups}
         self._places: dict[str, tuple[Group, int] | None] = dict.fromkeys(nodes)
         for group in self.groups:
             self._places |= {node: (group, rank) for rank, node in enumerate(group.nodes)}
         # In a plain dict, removals at the front make the first item slow to find.
         self._spares: OrderedDict[str, None] = OrderedDict.fromkeys(nodes[count * size :])
         self._back_ns: dict[str, int] = {}
-        self._inspected: dict[str, _Migration] = {}
-        self._cordoned: set[str] = set()
+        self._inspected: set[str] = set()
+        self.cordoned: set[str] = set()
         gpu_time.active.gpus = gpu_time.active.planned = job.groups * size * self._gpus
         gpu_time.spare.gpus = (len(nodes) - job.groups * size) * self._gpus
         self.when_free: Callable[[int], None] = lambda _: None
-        self.avoided = self.migrations = self.useless_migrations = 0
-
-    def group(self, name: str) -> Group | None:
-        """Return the group of this name."""
-        return self._by_name.get(name)
+        self.avoided = self.migrations = 0
 
     def own(self, nodes: Iterable[str]) -> list[str]:
         """Return those of ``nodes`` that are in the allocation."""
@@ -74,14 +60,6 @@ class NodePool:
         """Return the groups of the job with one of ``nodes``, each once."""
         places = filter(None, map(self._places.get, nodes))
         return list(dict.fromkeys(group for group, _ in places if group.role == "run"))
-
-    def cordon(self, node: str) -> None:
-        """Use ``node`` as a spare or standby only if there is no other."""
-        self._cordoned.add(node)
-
-    def uncordon(self, node: str) -> None:
-        """Use ``node`` as any other again."""
-        self._cordoned.discard(node)
 
     # --- lost nodes, returning nodes ---
 
@@ -93,14 +71,16 @@ class NodePool:
             if node in self._spares:
                 del self._spares[node]
             elif (place := self._places[node]) is not None:
-                struck |= place[0].role == "run"
-                self._displace(*place, hit, ts_ns)
+                group, rank = place
+                self.kill(group, rank, hit, self._vacate(group, rank, ts_ns))
+                struck |= group.role == "run"
+                if group.role != "run":
+                    self._stand_down(group)
             else:
                 since_ns = self._back_ns[node]
-                if (migration := self._inspected.pop(node, None)) is not None:
+                if node in self._inspected:
                     avoided = True
-                    migration.justified = True
-                    migration.out -= 1
+                    self._inspected.remove(node)
                     self._engine.record("hit_missed", node, hit=hit)
                 else:
                     until_ns = max(until_ns, since_ns)
@@ -113,12 +93,6 @@ class NodePool:
         self._gpu_time.book_repair((until_ns - since_ns) * self._gpus)
         self._engine.at(until_ns, self._come_back, node)
 
-    def _displace(self, group: Group, rank: int, hit: Hit, ts_ns: int) -> None:
-        node = self._vacate(group, rank, ts_ns)
-        self.kill(group, rank, hit, node)
-        if group.role != "run":
-            self._stand_down(group)
-
     def kill(self, group: Group, rank: int, hit: Hit, node: str) -> None:
         """Mark a worker's process as dead."""
         if group.lose_worker(rank):
@@ -128,13 +102,9 @@ class NodePool:
     def move_out(self, group: Group, ts_ns: int) -> None:
         """Let a group leave in order; send all its nodes to inspection."""
         moved_from_run = group.role == "run"
-        migration = _Migration(_node_count(group))
-        for rank, node in enumerate(group.nodes):
-            if node == EMPTY:
-                continue
-            self._vacate(group, rank, ts_ns)
+        for node in self._vacate_all(group, ts_ns):
             if moved_from_run:
-                self._inspected[node] = migration
+                self._inspected.add(node)
             self._send_away(node, ts_ns, ts_ns + self._inspect_ns)
         group.left = True
         self._engine.version += 1
@@ -149,9 +119,8 @@ class NodePool:
         if self._back_ns.get(node) != ts_ns:
             return
         del self._back_ns[node]
-        if (migration := self._inspected.pop(node, None)) is not None:
-            migration.out -= 1
-            self.useless_migrations += migration.out == 0 and not migration.justified
+        if node in self._inspected:
+            self._inspected.remove(node)
         else:
             self._engine.record("repaired", node)
         self._spares[node] = None
@@ -176,7 +145,7 @@ class NodePool:
             return None
         standby = min(ready, key=lambda one: (self._is_cordoned(one), one.role != "joined"))
         if self._is_cordoned(standby):
-            sound = sum(node not in self._cordoned for node in self._spares)
+            sound = sum(node not in self.cordoned for node in self._spares)
             return None if sound >= group.missing else standby
         return standby
 
@@ -230,10 +199,7 @@ class NodePool:
         for other in others:
             if not group.missing:
                 break
-            for rank, node in enumerate(other.nodes):
-                if node != EMPTY:
-                    self._vacate(other, rank, ts_ns)
-                    self._spares[node] = None
+            self._spares |= dict.fromkeys(self._vacate_all(other, ts_ns))
             other.left = True
             self._engine.version += 1
             self.fill(group, ts_ns)
@@ -258,6 +224,10 @@ class NodePool:
         group.account.give(self._gpus, self._gpu_time.spare, ts_ns)
         return node
 
+    def _vacate_all(self, group: Group, ts_ns: int) -> list[str]:
+        ranks = [rank for rank, node in enumerate(group.nodes) if node != EMPTY]
+        return [self._vacate(group, rank, ts_ns) for rank in ranks]
+
     def _place(self, group: Group, rank: int, spare: str, ts_ns: int) -> None:
         del self._spares[spare]
         group.place(rank, spare)
@@ -280,31 +250,28 @@ class NodePool:
         self._engine.version += 1
 
     def _take_spare(self, ts_ns: int) -> str:
-        while (spare := self._best_spare()) == EMPTY or spare in self._cordoned:
+        while (spare := self._best_spare()) == EMPTY or spare in self.cordoned:
             if not self._dissolve_standby(ts_ns):
                 break
         return spare
 
     def _best_spare(self) -> str:
         first = next(iter(self._spares), EMPTY)
-        if first not in self._cordoned:
+        if first not in self.cordoned:
             return first
-        return next((node for node in self._spares if node not in self._cordoned), first)
+        return next((node for node in self._spares if node not in self.cordoned), first)
 
     def _dissolve_standby(self, ts_ns: int) -> bool:
         """Turn a standby that is not ready into spares, as the run has priority."""
         for standby in self._standbys:
             if standby.role in ("warming", "cold") and standby.missing < len(standby.nodes):
-                for rank, node in enumerate(standby.nodes):
-                    if node != EMPTY:
-                        self._vacate(standby, rank, ts_ns)
-                        self._spares[node] = None
+                self._spares |= dict.fromkeys(self._vacate_all(standby, ts_ns))
                 self._stand_down(standby)
                 return True
         return False
 
     def _is_cordoned(self, group: Group) -> bool:
-        return any(node in self._cordoned for node in group.nodes)
+        return any(node in self.cordoned for node in group.nodes)
 
 
 def _node_count(group: Group) -> int:

@@ -11,8 +11,7 @@ from torchloom_core.lab.simulate.node_pool import NodePool
 from torchloom_core.lab.simulate.phased_run import PhasedRun
 from torchloom_core.lab.simulate.records import MemberState
 from torchloom_core.lab.simulate.scenario import Bucket, JobSpec
-from torchloom_core.lab.simulate.stalls import Stalls
-from torchloom_core.lab.simulate.step_grid import StepGrid
+from torchloom_core.lab.simulate.step_grid import Stalls, StepGrid
 
 
 class PerStepRun(PhasedRun):
@@ -47,15 +46,12 @@ class PerStepRun(PhasedRun):
         """Count the finished steps."""
         self._grid.since_start_ns(ts_ns)
 
-    def close(self, ts_ns: int) -> None:
-        """Count the finished steps at the end of the run."""
-        self.settle(ts_ns)
+    close = settle
 
-    def steps(self, now_ns: int) -> tuple[int, int]:
-        """Return the finished and the committed steps."""
+    def steps(self, now_ns: int) -> int:
+        """Return the number of committed steps."""
         self.settle(now_ns)
-        self.first_commit_ns = self._grid.first_commit_ns
-        return self._grid.tried, self._grid.committed
+        return self._grid.committed
 
     # --- failures ---
 
@@ -82,7 +78,7 @@ class PerStepRun(PhasedRun):
         """Let the groups rejoin one by one; called after nodes have left them."""
         for group in groups:
             if group.working:
-                self._stalls.kill()
+                self._stalls.add("kill")
             self._take_out(group, ts_ns)
             self._engine.record("down", group=group.name)
             self._bring_back(group, ts_ns)
@@ -147,7 +143,7 @@ class PerStepRun(PhasedRun):
 
     def _admit_ready(self, ts_ns: int) -> None:
         if self._ready_groups and self._working:
-            self._stalls.join()
+            self._stalls.add("join")
         for group in self._ready_groups:
             self._pool.assign(group, self._active, ts_ns)
             group.working = True
@@ -314,7 +310,7 @@ class PerStepRun(PhasedRun):
         standby = self._pool.pick_standby(group)
         if not was_working or standby is None or standby.role != "joined":
             if was_working:
-                self._stalls.leave()
+                self._stalls.add("leave")
             self._bring_back(group, ts_ns)
             if self._phase == "step" and self._is_delayed:
                 self._schedule_boundary(ts_ns)

@@ -35,7 +35,6 @@ class PhasedRun:
         self._is_paused = False
         self._leaving: list[Group] = []
         self.saves = self.proactive_saves = 0
-        self.first_commit_ns: int | None = None
 
     @property
     def state(self) -> MemberState:

@@ -13,28 +13,19 @@ MemberState = Literal["training", "joining", "paused", "standby", "left", "gone"
 process died."""
 
 Kind = Literal[
-    "fault",
-    "hit_missed",
-    "worker_lost",
-    "down",
-    "restarted",
-    "saved",
-    "committed",
-    "migrated",
-    "standby_ready",
-    "repaired",
-    "waiting",
-    "resumed",
+    "fault",  # a hit of a node of the allocation, or of the job
+    "hit_missed",  # a hit of a node that a migration had left in time
+    "worker_lost",  # a process died; ``detail`` is the worker
+    "down",  # the run, or a group of it, stopped
+    "restarted",  # it trains again
+    "saved",  # a local checkpoint
+    "committed",  # a durable one
+    "migrated",  # a group left in order
+    "standby_ready",  # a standby is warm
+    "repaired",  # a node is a spare again
+    "waiting",  # there are too few nodes to train
+    "resumed",  # there are enough again, or a pause has ended
 ]
-"""Kinds of event.
-
-``fault``: a hit of a node of the allocation, or of the job; ``hit_missed``: a hit of a node that a
-migration had left in time; ``worker_lost``: a process died, ``detail`` is the worker; ``down``: the
-run, or a group of it, stopped; ``restarted``: it trains again; ``saved``: a local checkpoint was
-saved; ``committed``: a durable one; ``migrated``: a group left in order; ``standby_ready``: a
-standby is warm; ``repaired``: a node is a spare again; ``waiting``: there are too few nodes to
-train; ``resumed``: there are enough again, or a pause has ended.
-"""
 
 
 class FleetEvent(msgspec.Struct, frozen=True, gc=False):
@@ -70,7 +61,8 @@ class Result:
     ``buckets`` are GPU-nanoseconds; they add up to ``wall_ns * gpus`` exactly. ``gpus`` are all
     that are paid for, ``job_gpus`` those of the job as planned, ``surplus`` the useful
     GPU-nanoseconds of GPUs beyond them. ``avoided`` hits only hit nodes that a migration had left.
-    ``saves`` are durable checkpoints. ``events`` is the number of processed events, hits included.
+    ``saves`` are durable checkpoints. Training is continuous in ``restart`` mode, where
+    ``steps_committed`` is its equivalent. ``events`` is the number of processed ones.
     """
 
     buckets: dict[Bucket, int]
@@ -83,10 +75,7 @@ class Result:
     saves: int
     proactive_saves: int
     migrations: int
-    useless_migrations: int
-    steps_tried: int
     steps_committed: int
-    first_commit_ns: int | None
     events: int
 
     @property

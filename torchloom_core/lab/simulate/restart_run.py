@@ -39,7 +39,7 @@ class RestartRun(PhasedRun):
         self._lasts_ns = {"local": self._local_save_ns, "durable": self._save_ns}
         self._local_interval_ns = to_ns(local.interval_s) if job.local else NEVER_NS
         self._detect_ns = to_ns(job.detect_s)
-        self._work_ns = self._durable_ns = self._local_ns = self._tried_ns = 0
+        self._work_ns = self._durable_ns = self._local_ns = 0
         self._next_durable_ns, self._next_local_ns = self._interval_ns, self._local_interval_ns
         self._is_deep = False
         self._broken: list[Group] = []
@@ -50,14 +50,11 @@ class RestartRun(PhasedRun):
         pool.when_free = self._freed
         self._work(engine.now_ns)
 
-    def steps(self, now_ns: int) -> tuple[int, int]:
-        """Return the finished steps, and those that count, including unsaved ones."""
+    def steps(self, now_ns: int) -> int:
+        """Return the number of steps that count, including unsaved ones."""
         self.settle(now_ns)
         going_ns = now_ns - self._at_ns if self._phase == "cruise" and not self._saving else 0
-        return (
-            (self._tried_ns + going_ns) // self._step_ns,
-            (self._work_ns + going_ns) // self._step_ns,
-        )
+        return (self._work_ns + going_ns) // self._step_ns
 
     # --- failures ---
 
@@ -178,7 +175,6 @@ class RestartRun(PhasedRun):
             return
         times_ns = range(self._at_ns + cycle_ns, self._at_ns + cycles * cycle_ns + 1, cycle_ns)
         self._at_ns = times_ns[-1]
-        self._tried_ns += cycles * interval_ns
         self._work_ns += cycles * interval_ns
         self._gpu_time.book_checkpoint(cycles * save_ns * self._job_gpus)
         self._saving = kind
@@ -206,13 +202,10 @@ class RestartRun(PhasedRun):
     def _commit(self, times_ns: Sequence[int]) -> None:
         self._durable_ns = self._work_ns
         self.saves += len(times_ns)
-        if self.first_commit_ns is None:
-            self.first_commit_ns = times_ns[0]
         self._engine.record_all("committed", times_ns)
 
     def _close_work(self, ts_ns: int) -> None:
         self._work_ns += ts_ns - self._at_ns
-        self._tried_ns += ts_ns - self._at_ns
         self._at_ns = ts_ns
 
     def _close_save(self, ts_ns: int) -> None:

@@ -1,32 +1,56 @@
-"""Position of a run in its steps; any number of committed steps is counted at once."""
+"""Position of a run in its steps, and the stall before the next one."""
+
+from typing import Literal
+
+from torchloom_core.lab.simulate.event_queue import to_ns
+from torchloom_core.lab.simulate.scenario import Bucket, JobSpec
+
+_NONE: tuple[int, Bucket] = (0, "migrate")
+
+
+class Stalls:
+    """The stall of the training groups before the next step.
+
+    One quorum covers all changes, so only the longest stall counts.
+    """
+
+    def __init__(self, job: JobSpec) -> None:
+        self._lasts: dict[str, tuple[int, Bucket]] = {
+            "join": (to_ns(job.join_stall_s), "migrate"),
+            "leave": (to_ns(job.leave_stall_s), "migrate"),
+            "kill": (to_ns(job.kill_stall_s), "detect"),
+        }
+        self._due = _NONE
+
+    @property
+    def is_due(self) -> bool:
+        """Whether there is a stall before the next step."""
+        return self._due[0] > 0
+
+    def add(self, change: Literal["join", "leave", "kill"]) -> None:
+        """Add the stall for groups that join, leave in order, or died."""
+        self._due = max(self._due, self._lasts[change])
+
+    def take(self) -> tuple[Bucket, int]:
+        """Return bucket and duration of the stall, and reset it."""
+        (lasts_ns, bucket), self._due = self._due, _NONE
+        return bucket, lasts_ns
 
 
 class StepGrid:
     """Consecutive steps of equal length, delayed when the whole run stops.
 
+    Any number of committed steps is counted at once.
     ``start_ns`` is the start of the current step, shifted by the stops in it, and ``into_ns`` the
     progress within it while the run stops. A step that ``is_spoiled`` will not be committed.
     ``to_save`` steps are left before the next periodic checkpoint is due.
     """
 
-    __slots__ = (
-        "_is_stepping",
-        "_step_ns",
-        "committed",
-        "first_commit_ns",
-        "into_ns",
-        "is_spoiled",
-        "start_ns",
-        "to_save",
-        "tried",
-    )
-
     def __init__(self, step_ns: int, to_save: int) -> None:
         self._step_ns = step_ns
         self.to_save = to_save
-        self.start_ns = self.into_ns = self.tried = self.committed = 0
+        self.start_ns = self.into_ns = self.committed = 0
         self.is_spoiled = self._is_stepping = False
-        self.first_commit_ns: int | None = None
 
     def go_on(self, ts_ns: int) -> None:
         """Continue the stopped step, or begin one."""
@@ -50,11 +74,9 @@ class StepGrid:
             return self.into_ns
         if not self.is_spoiled and ts_ns - self.start_ns >= self._step_ns:
             steps = (ts_ns - self.start_ns) // self._step_ns
-            if self.first_commit_ns is None:
-                self.first_commit_ns = self.start_ns + self._step_ns
             self.start_ns += steps * self._step_ns
             self.committed += steps
-            self._count(steps)
+            self.to_save -= steps
         return ts_ns - self.start_ns
 
     def end_spoiled(self, ts_ns: int) -> bool:
@@ -63,7 +85,7 @@ class StepGrid:
             return False
         self.is_spoiled = False
         self.start_ns = ts_ns
-        self._count(1)
+        self.to_save -= 1
         return True
 
     def boundary_ns(self, ts_ns: int) -> int:
@@ -74,7 +96,3 @@ class StepGrid:
     def save_due_ns(self, ts_ns: int) -> int:
         """Return when the next periodic checkpoint is due: after whole steps."""
         return self.start_ns + max(self.to_save, ts_ns > self.start_ns) * self._step_ns
-
-    def _count(self, steps: int) -> None:
-        self.tried += steps
-        self.to_save -= steps

@@ -18,8 +18,7 @@ from torchloom_core.lab.evaluate.allreduce.step_metrics import METRICS, measured
 from torchloom_core.lab.evaluate.closed_loop import WorkerMessage
 from torchloom_core.lab.simulate.allreduce_run import AllreduceRun, Step
 from torchloom_core.lab.simulate.event_queue import NEVER_NS
-from torchloom_core.lab.simulate.link_probe import probe_link
-from torchloom_core.lab.simulate.links import Links
+from torchloom_core.lab.simulate.links import Links, probe_link
 from torchloom_core.live.fleet.sample_table import SampleTable
 from torchloom_core.live.kernel.actions.kinds import kind_of
 from torchloom_core.wire.actions import Action
@@ -218,7 +217,7 @@ class SimulatedTrainers:
         """
         rows = map(self._links.workers.index, (command.worker, probe.receiver))
         since_s = (ts_ns - self._links.start_ns) / SECOND_NS
-        rate = min(self._links.own.bytes_per_s(row, since_s) for row in rows)
+        rate = min(self._links.bytes_per_s(row, since_s) for row in rows)
         noise = self._run.workload.noise
         measured, took_s = probe_link(rate, self._hop_s, probe.probe_bytes, noise, self._probing)
         self._probe_bytes = max(self._probe_bytes, rate * took_s)  # no two share a link
