@@ -45,17 +45,7 @@ _TRUSTED = ("sklearn.tree._tree.Tree",)
 
 
 class Learned(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The model's fields other than arrays.
-
-    Attributes
-    ----------
-    method : "pca" or "forest"
-        Method of the score.
-    features : tuple of str
-        Names of the columns.
-    rare_score : float
-        Score that a share ``rare`` of the training rows exceeds.
-    """
+    """The model's fields other than arrays: ``features`` are the names of the columns."""
 
     method: Literal["pca", "forest"]
     features: tuple[str, ...]
@@ -104,10 +94,8 @@ class AnomalyPredictor:
             The share of worker moments whose probability is above 1/2.
         seed : int
             Of the sample and of the forest.
-        horizon_s : float
-            Horizon of the probability, seconds.
-        every_s : float
-            Forecast interval, seconds.
+        horizon_s, every_s : float
+            Horizon of the probability, and forecast interval, seconds.
         """
 
         method: Literal["pca", "forest"] = "pca"
@@ -229,13 +217,7 @@ class AnomalyPredictor:
         return parts | ({_FOREST: self._forest_bytes} if self._forest else {})
 
     def restore(self, parts: Mapping[str, bytes]) -> None:
-        """Restore the state that :meth:`parts` returned.
-
-        Raises
-        ------
-        ModelError
-            If a part is missing or damaged, or was fitted with other options.
-        """
+        """Restore the parts; ModelError if one is damaged, or fitted with other options."""
         learned = json_part(parts, _CARD, Learned)
         if learned.method != self._options.method:
             raise ModelError(

@@ -31,34 +31,12 @@ class BlendPredictor(RowLearner):
     trusted: ClassVar = ()
 
     class Options(RowOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
-        """Options of ``[predictors.blend]``.
+        """Options of ``[predictors.blend]``, besides those of RowOptions.
 
         Attributes
         ----------
-        metrics : tuple of str
-            Metrics to read; () for the fault history only.
-        spans_s : tuple of float
-            Spans over which each metric is aggregated, seconds.
-        attributes : tuple of str
-            Numeric labels of a component, such as its size.
-        groups : tuple of str
-            Labels that components have in common besides their rack, such as their model.
-        half_lives_s : tuple of float
-            Ages at which a fault counts half, seconds; () for no fault history.
-        seasons_s : tuple of float
-            Periods of the time features, seconds; () for none.
-        incident_s : float
-            Faults on one node closer together than this are one incident, seconds.
-        max_healthy : int
-            Most healthy moments of workers to learn from.
         members : tuple of str
             The predictors, each once: boosting, forest, logistic.
-        seed : int
-            Of the sample and of the members.
-        horizon_s : float
-            Horizon of the probability, seconds.
-        every_s : float
-            Forecast interval, seconds.
         """
 
         members: tuple[Literal["boosting", "forest", "logistic"], ...] = (

@@ -37,44 +37,18 @@ class BoostingPredictor(RowLearner):
     trusted: ClassVar = ("sklearn.ensemble._hist_gradient_boosting.predictor.TreePredictor",)
 
     class Options(RowOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
-        """Options of ``[predictors.boosting]``.
+        """Options of ``[predictors.boosting]``, besides those of RowOptions.
 
         Attributes
         ----------
-        metrics : tuple of str
-            Metrics to read; () for the fault history only.
-        spans_s : tuple of float
-            Spans over which each metric is aggregated, seconds.
-        attributes : tuple of str
-            Numeric labels of a component, such as its size.
-        groups : tuple of str
-            Labels that components have in common besides their rack, such as their model.
-        half_lives_s : tuple of float
-            Ages at which a fault counts half, seconds; () for no fault history.
-        seasons_s : tuple of float
-            Periods of the time features, seconds; () for none.
-        incident_s : float
-            Faults on one node closer together than this are one incident, seconds.
-        max_healthy : int
-            Most healthy moments of workers to learn from.
         library : {"scikit-learn", "lightgbm"}
             Library for the trees; LightGBM needs the extra ``lightgbm``.
         learning_rate : float
             Weight of each tree.
-        max_trees : int
-            Most trees.
-        max_leaves : int
-            Most leaves per tree.
-        min_leaf_rows : int
-            Least rows per leaf.
+        max_trees, max_leaves, min_leaf_rows : int
+            Most trees, most leaves per tree, least rows per leaf.
         l2 : float
             Ridge penalty on a leaf's log odds.
-        seed : int
-            Of the sample.
-        horizon_s : float
-            Horizon of the probability, seconds.
-        every_s : float
-            Forecast interval, seconds.
         """
 
         library: Literal["scikit-learn", "lightgbm"] = "scikit-learn"

@@ -47,10 +47,8 @@ class EwmaPredictor:
             Least past samples for a forecast.
         prior : float
             Prior probability of a failure within ``horizon_s``.
-        horizon_s : float
-            Horizon of the probability, seconds.
-        every_s : float
-            Forecast interval, seconds.
+        horizon_s, every_s : float
+            Horizon of the probability, and forecast interval, seconds.
         """
 
         metric: str = "gpu_temp_celsius"

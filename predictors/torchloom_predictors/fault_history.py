@@ -93,10 +93,8 @@ class FaultHistoryPredictor(GatheredLearner):
             ends all its workers.
         max_healthy : int
             Most healthy moments of workers to learn from.
-        horizon_s : float
-            Horizon of the probability, seconds.
-        every_s : float
-            Forecast interval, seconds.
+        horizon_s, every_s : float
+            Horizon of the probability, and forecast interval, seconds.
         """
 
         half_life_s: Positive = 6 * 3600.0
@@ -195,13 +193,7 @@ class FaultHistoryPredictor(GatheredLearner):
         return {_PART: msgspec.json.encode(self._learned)}
 
     def restore(self, parts: Mapping[str, bytes]) -> None:
-        """Restore the state that :meth:`parts` returned.
-
-        Raises
-        ------
-        ModelError
-            If the part is missing or damaged, or its half life is not among the options.
-        """
+        """Restore the part; ModelError if it is damaged, or its half life is not an option."""
         learned = json_part(parts, _PART, Learned)
         if learned.half_life_s not in self._half_lives_s:
             allowed = ", ".join(f"{s:g}" for s in self._half_lives_s)

@@ -28,36 +28,12 @@ class ForestPredictor(RowLearner):
     trusted: ClassVar = ("sklearn.tree._tree.Tree",)
 
     class Options(RowOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
-        """Options of ``[predictors.forest]``.
+        """Options of ``[predictors.forest]``, besides those of RowOptions.
 
         Attributes
         ----------
-        metrics : tuple of str
-            Metrics to read; () for the fault history only.
-        spans_s : tuple of float
-            Spans over which each metric is aggregated, seconds.
-        attributes : tuple of str
-            Numeric labels of a component, such as its size.
-        groups : tuple of str
-            Labels that components have in common besides their rack, such as their model.
-        half_lives_s : tuple of float
-            Ages at which a fault counts half, seconds; () for no fault history.
-        seasons_s : tuple of float
-            Periods of the time features, seconds; () for none.
-        incident_s : float
-            Faults on one node closer together than this are one incident, seconds.
-        max_healthy : int
-            Most healthy moments of workers to learn from.
-        trees : int
-            Number of trees.
-        min_leaf_rows : int
-            Least rows per leaf.
-        seed : int
-            Of the sample and of the forest.
-        horizon_s : float
-            Horizon of the probability, seconds.
-        every_s : float
-            Forecast interval, seconds.
+        trees, min_leaf_rows : int
+            Number of trees, and least rows per leaf.
         """
 
         max_healthy: Annotated[int, msgspec.Meta(ge=100)] = 50_000

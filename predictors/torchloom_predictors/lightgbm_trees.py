@@ -33,12 +33,7 @@ _WITH_UNKNOWN = _UNKNOWN_TO_RIGHT, _UNKNOWN_TO_LEFT = 8, 10
 class LightGBMTrees:
     """Trees with the interface of scikit-learn's HistGradientBoostingClassifier.
 
-    Attributes
-    ----------
-    text : str
-        LightGBM's text, of the trees alone.
-    n_iter_ : int
-        Number of trees.
+    ``text`` is LightGBM's, of the ``n_iter_`` trees alone.
     """
 
     def __init__(self, text: str) -> None:
@@ -52,16 +47,10 @@ class LightGBMTrees:
     def grow(
         cls, rows: Rows, trees: int, later: Rows | None, patience: int, **settings: Any
     ) -> "LightGBMTrees":
-        """Grow trees, deterministically.
+        """Grow ``trees`` trees, deterministically; fewer if there is nothing left to split.
 
-        Parameters
-        ----------
-        trees : int
-            Number of trees; fewer if there is nothing left to split.
-        later : Rows, optional
-            Stop once ``patience`` trees in a row have not improved the likelihood there.
-        **settings
-            LightGBM's parameters.
+        With ``later``, stop once ``patience`` trees in a row have not improved the likelihood
+        there. ``settings`` are LightGBM's parameters.
         """
         import lightgbm
 
@@ -93,10 +82,7 @@ class LightGBMTrees:
     def restore(cls, data: bytes, columns: int, part: str) -> "LightGBMTrees":
         """Return the trees from the text in ``part``.
 
-        Raises
-        ------
-        ModelError
-            If the text was changed, or has indices out of range.
+        ModelError if the text was changed, or has indices out of range.
         """
         try:
             text = data.decode()

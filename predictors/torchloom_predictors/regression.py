@@ -71,10 +71,7 @@ class Regression(NamedTuple):
     def restore(cls, parts: Mapping[str, bytes], name: str, columns: int) -> "Regression":
         """Return the regression that :meth:`to_bytes` serialised as the part ``name``.
 
-        Raises
-        ------
-        ModelError
-            If the part is missing or damaged, or has another number of columns.
+        ModelError if the part is missing or damaged, or has another number of columns.
         """
         median, flagged = arrays_part(parts, name, {"median": (columns,), "flagged": (columns,)})
         width = (columns + int(np.count_nonzero(flagged)),)
@@ -131,34 +128,9 @@ def _likeliest(standard: Floats, failed: NDArray[np.bool_], l2: float) -> tuple[
 
 
 class RegressionOptions(RowOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Options of ``[predictors.logistic]`` and of ``[predictors.one_rule]``.
+    """Options of ``[predictors.logistic]`` and of ``[predictors.one_rule]``, besides RowOptions.
 
-    Attributes
-    ----------
-    metrics : tuple of str
-        Metrics to read; () for the fault history only.
-    spans_s : tuple of float
-        Spans over which each metric is aggregated, seconds.
-    attributes : tuple of str
-        Numeric labels of a component, such as its size.
-    groups : tuple of str
-        Labels that components have in common besides their rack, such as their model.
-    half_lives_s : tuple of float
-        Ages at which a fault counts half, seconds; () for no fault history.
-    seasons_s : tuple of float
-        Periods of the time features, seconds; () for none.
-    incident_s : float
-        Faults on one node closer together than this are one incident, seconds.
-    max_healthy : int
-        Most healthy moments of workers to learn from.
-    l2 : float
-        Ridge penalty on the coefficients.
-    seed : int
-        Of the sample.
-    horizon_s : float
-        Horizon of the probability, seconds.
-    every_s : float
-        Forecast interval, seconds.
+    ``l2`` is the ridge penalty on the coefficients.
     """
 
     l2: Positive = 1.0

@@ -37,18 +37,9 @@ _CARD, _ARRAYS = "seasonal_residual.json", "seasonal_residual.safetensors"
 
 
 class Learned(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The model's fields other than arrays.
+    """The model's fields other than arrays: metrics are their columns, workers their rows.
 
-    Attributes
-    ----------
-    metrics : tuple of str
-        Columns of the arrays.
-    workers : tuple of str
-        Rows of the arrays; one more row, the last, is for unknown workers.
-    seasons_s : tuple of float
-        Lengths of the learned seasons, seconds.
-    rare_score : float
-        Score that a share ``rare`` of the training samples exceeds.
+    One more row, the last, is for unknown workers. ``seasons_s`` are the learned seasons.
     """
 
     metrics: tuple[str, ...]
@@ -94,10 +85,8 @@ class SeasonalResidualPredictor:
             Root mean square over all metrics, or the largest deviation.
         rare : float
             The share of worker moments whose probability is above 1/2.
-        horizon_s : float
-            Horizon of the probability, seconds.
-        every_s : float
-            Forecast interval, seconds.
+        horizon_s, every_s : float
+            Horizon of the probability, and forecast interval, seconds.
         """
 
         metrics: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)] = (
@@ -255,13 +244,7 @@ class SeasonalResidualPredictor:
         }
 
     def restore(self, parts: Mapping[str, bytes]) -> None:
-        """Restore the state that :meth:`parts` returned.
-
-        Raises
-        ------
-        ModelError
-            If a part is missing or damaged, or has other metrics.
-        """
+        """Restore the parts; ModelError if one is damaged, or has other metrics."""
         learned = json_part(parts, _CARD, Learned)
         if learned.metrics != self._options.metrics:
             raise ModelError(

@@ -50,8 +50,6 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     Attributes
     ----------
-    features : tuple of str
-        Names of the feature columns.
     interval_s : float
         Time between two examples, to which the hazard applies, seconds.
     share : float
@@ -105,10 +103,8 @@ class SurvivalPredictor:
             Ridge penalty on the standardised coefficients.
         seed : int
             Of the sample.
-        horizon_s : float
-            Horizon of the probability, seconds.
-        every_s : float
-            Forecast interval, seconds.
+        horizon_s, every_s : float
+            Horizon of the probability, and forecast interval, seconds.
         """
 
         metrics: tuple[str, ...] = ()
@@ -239,13 +235,7 @@ class SurvivalPredictor:
         }
 
     def restore(self, parts: Mapping[str, bytes]) -> None:
-        """Restore the state that :meth:`parts` returned.
-
-        Raises
-        ------
-        ModelError
-            If a part is missing or damaged, or has other features.
-        """
+        """Restore the parts; ModelError if one is damaged, or has other features."""
         learned = json_part(parts, _CARD, Learned)
         if learned.features != self._features.names:
             raise ModelError(

@@ -56,16 +56,7 @@ _CARD, _ARRAYS = "temporal_conv.json", "temporal_conv.safetensors"
 class Learned(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The model's fields other than weights.
 
-    Attributes
-    ----------
-    metrics : tuple of str
-        The inputs.
-    steps : int
-        Steps of each input.
-    prior : float
-        Share of positive worker moments.
-    shift : float
-        Correction of the network's log odds.
+    ``prior`` is the share of positive worker moments, ``shift`` corrects the network's log odds.
     """
 
     metrics: tuple[str, ...]
@@ -108,10 +99,8 @@ class TemporalConvPredictor:
             Most healthy moments of workers to learn from.
         seed : int
             Of the sample, the initial weights and the order.
-        horizon_s : float
-            Horizon of the probability, seconds.
-        every_s : float
-            Forecast interval, seconds.
+        horizon_s, every_s : float
+            Horizon of the probability, and forecast interval, seconds.
         """
 
         metrics: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)] = (
@@ -288,13 +277,7 @@ class TemporalConvPredictor:
         return {_CARD: msgspec.json.encode(self._learned), _ARRAYS: arrays_bytes(arrays)}
 
     def restore(self, parts: Mapping[str, bytes]) -> None:
-        """Restore the state that :meth:`parts` returned.
-
-        Raises
-        ------
-        ModelError
-            If a part is missing or damaged, or was fitted with other options.
-        """
+        """Restore the parts; ModelError if one is damaged, or fitted with other options."""
         learned = json_part(parts, _CARD, Learned)
         wanted = (self._options.metrics, self._steps)
         found = (learned.metrics, learned.steps)

@@ -77,12 +77,7 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Conditions that must all be true, ``[[predictors.threshold_rules.rules]]``.
 
-    Attributes
-    ----------
-    when : tuple of Condition
-        The conditions.
-    probability : float
-        Probability of a failure within ``horizon_s`` if they are true, before fitting.
+    ``probability`` is that of a failure within ``horizon_s`` if they are true, before fitting.
     """
 
     when: Annotated[tuple[Condition, ...], msgspec.Meta(min_length=1)]
@@ -97,17 +92,7 @@ _ECC = Rule(when=(Condition(metric="gpu_ecc_uncorrected_total", of="rise", over_
 
 
 class Learned(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The fitted probabilities.
-
-    Attributes
-    ----------
-    rules : tuple of str
-        The rules, as text.
-    probabilities : tuple of float
-        Probability of a failure if the rule matches.
-    otherwise : float
-        Probability of a failure if no rule matches.
-    """
+    """The fitted probabilities of the rules, and ``otherwise`` if no rule matches."""
 
     rules: tuple[str, ...]
     probabilities: tuple[Share, ...]
@@ -137,10 +122,8 @@ class ThresholdRulesPredictor:
         ----------
         rules : tuple of Rule
             The rules; the defaults are for NVIDIA GPUs.
-        horizon_s : float
-            Horizon of the probability, seconds.
-        every_s : float
-            Forecast interval, seconds.
+        horizon_s, every_s : float
+            Horizon of the probability, and forecast interval, seconds.
         """
 
         rules: Annotated[tuple[Rule, ...], msgspec.Meta(min_length=1)] = (_XID, _ECC)
@@ -208,13 +191,7 @@ class ThresholdRulesPredictor:
         return {_CARD: msgspec.json.encode(learned)}
 
     def restore(self, parts: Mapping[str, bytes]) -> None:
-        """Restore the state that :meth:`parts` returned.
-
-        Raises
-        ------
-        ModelError
-            If the part is missing or damaged, or has other rules.
-        """
+        """Restore the part; ModelError if it is damaged, or has other rules."""
         learned = json_part(parts, _CARD, Learned)
         rules = tuple(map(str, self._rules))
         if learned.rules != rules or len(learned.probabilities) != len(rules):

@@ -43,14 +43,10 @@ class TrendPredictor:
             A metric that rises before a failure.
         level : float
             Value from which the worker counts as failed, in the metric's unit.
-        window_s : float
-            Length of the past for the line, seconds.
-        min_samples : int
-            Least samples for a forecast.
-        horizon_s : float
-            Horizon of the probability, seconds.
-        every_s : float
-            Forecast interval, seconds.
+        window_s, min_samples : float, int
+            Length of the past for the line, seconds, and least samples in it.
+        horizon_s, every_s : float
+            Horizon of the probability, and forecast interval, seconds.
         """
 
         metric: str = "gpu_temp_celsius"

@@ -10,8 +10,7 @@ from tests.evaluate.traces import drain, event, write_bundle
 from tests.fitting.plugins import Blind, Heat, info, warm
 from torchloom_core.floor.errors import ConfigError, TraceError
 from torchloom_core.lab.activation.discovery import discover
-from torchloom_core.lab.fitting.build import Candidate, candidates
-from torchloom_core.lab.fitting.choose import choose, fit_best
+from torchloom_core.lab.fitting.choose import Candidate, candidates, choose, fit_best
 from torchloom_core.lab.fitting.fit import fit
 from torchloom_core.lab.fitting.time_split import EarlierPart
 from torchloom_core.lab.learning.card import to_markdown

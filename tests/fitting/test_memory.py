@@ -11,8 +11,8 @@ import pytest
 from tests.evaluate.disks import DAY_NS
 from torchloom_core.floor.errors import PluginError
 from torchloom_core.lab.activation.discovery import discover
-from torchloom_core.lab.fitting.build import build, candidates
-from torchloom_core.lab.fitting.choose import _built
+from torchloom_core.lab.fitting.build import build
+from torchloom_core.lab.fitting.choose import _built, candidates
 from torchloom_core.lab.fitting.examples import examples_of
 from torchloom_core.lab.fitting.feasibility import (
     available_bytes,

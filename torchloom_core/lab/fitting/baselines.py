@@ -13,9 +13,8 @@ from torchloom_core.interface.api import Predictor
 from torchloom_core.interface.needs import windows_s
 from torchloom_core.lab.activation.discovery import PluginInfo
 from torchloom_core.lab.fitting.build import METRICS, build, usual_spans_s
-from torchloom_core.lab.fitting.calibrated import CalibratedForecasts
 from torchloom_core.lab.fitting.feasibility import available_bytes, refuse_without_room
-from torchloom_core.lab.fitting.passes import Passes
+from torchloom_core.lab.fitting.passes import CalibratedForecasts, Passes
 from torchloom_core.lab.fitting.time_split import Fitting
 from torchloom_core.lab.learning.row_learner import RowLearner
 from torchloom_core.lab.learning.skill import BASELINES, DETECTORS, ROW_RULE
@@ -26,23 +25,10 @@ _MAX_HEALTHY = 20_000
 
 
 class Baselines:
-    """The installed baselines of a predictor that is fitted.
+    """The installed baselines of a predictor that is fitted, which is not compared with itself.
 
-    Parameters
-    ----------
-    fitting : Fitting
-        That of the predictor.
-    plugin : Predictor
-        The predictor, which is not compared with itself.
-    installed : sequence of PluginInfo
-        The installed ones of ``BASELINES`` and ``DETECTORS``.
-
-    Attributes
-    ----------
-    plugins : dict of str to Predictor
-        The baselines, by name.
-    limits : list of str
-        Why a comparison is missing, one sentence each.
+    ``installed`` are those of ``BASELINES`` and ``DETECTORS``; ``limits`` says why a comparison is
+    missing, one sentence each.
     """
 
     def __init__(
@@ -102,12 +88,7 @@ class Baselines:
     ) -> dict[str, CalibratedForecasts]:
         """Return the baselines' forecasts by name; a missing one is added to ``limits``.
 
-        Parameters
-        ----------
-        passes : Passes
-            In which the baselines come right after the predictor.
-        forecasts : mapping of int to CalibratedForecasts
-            By their indices there.
+        ``forecasts`` are by index in ``passes``, where the baselines come after the predictor.
         """
         found: dict[str, CalibratedForecasts] = {}
         for number, name in enumerate(self.plugins, 1):

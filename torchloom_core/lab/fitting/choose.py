@@ -1,15 +1,19 @@
 """Choose a predictor and its options on folds of the training time, and on no later time."""
 
+import logging
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
 import numpy as np
 
 from torchloom_core.floor.errors import ConfigError, PluginError, TraceError
+from torchloom_core.floor.suggest import nearest
 from torchloom_core.interface.api import Predictor
+from torchloom_core.interface.foreign import shown
 from torchloom_core.lab.activation.discovery import PluginInfo
 from torchloom_core.lab.evaluate.forecasts.backtest_forecasts import (
     BacktestForecasts,
@@ -18,14 +22,14 @@ from torchloom_core.lab.evaluate.forecasts.backtest_forecasts import (
     part_of,
 )
 from torchloom_core.lab.evaluate.forecasts.scores import auprc_of
-from torchloom_core.lab.fitting.build import HORIZON, METRICS, Candidate, build, candidates
+from torchloom_core.lab.fitting.build import FAULTS, METRICS, build, usual_spans_s
 from torchloom_core.lab.fitting.feasibility import (
     available_bytes,
     uncounted,
     warn_frequent_forecasts,
     without_room,
 )
-from torchloom_core.lab.fitting.fit import check, fit_checked, warn_missing_metrics
+from torchloom_core.lab.fitting.fit import check, fit, warn_missing_metrics
 from torchloom_core.lab.fitting.passes import Passes, Stages
 from torchloom_core.lab.fitting.time_split import FitSettings, Fitting, folds
 from torchloom_core.lab.learning.card import Tried
@@ -37,8 +41,98 @@ from torchloom_core.lab.trace.bundle.bundle import Bundle
 _FOLDS = 3
 """With fewer folds there is no standard error."""
 
+_log = logging.getLogger(__name__)
+
 AUTO = "auto"
 """The value of ``--predictor`` that chooses one automatically."""
+HORIZON, _SPANS_S = "horizon_s", "spans_s"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A predictor with options."""
+
+    info: PluginInfo
+    options: Mapping[str, Any]
+    what: str
+
+    @property
+    def name(self) -> str:
+        """Its unique name in reports."""
+        return f"{self.info.name}, {self.what}" if self.what else self.info.name
+
+
+def candidates(
+    plugins: Iterable[PluginInfo], options: Mapping[str, Any], *, tick_s: float, has_metrics: bool
+) -> tuple[Candidate, ...]:
+    """Return the candidates: every predictor that learns, with and without telemetry.
+
+    ``options`` are for all candidates that have them, ``horizon_s`` among them; ``tick_s`` are the
+    seconds between samples. ConfigError if no predictor has an option, or horizon_s is missing.
+    """
+    horizon_s = options.get(HORIZON)
+    if not isinstance(horizon_s, int | float) or not 0.0 < horizon_s < math.inf:
+        raise ConfigError(
+            f"--option: need {HORIZON}=SECONDS > 0 for all candidates, was "
+            f"{'none' if horizon_s is None else repr(horizon_s)}"
+        )
+    learners = [
+        info
+        for info in plugins
+        if info.kind == "predictor" and not info.problem and hasattr(info.cls, "fit")
+        if HORIZON in _options_of(info)
+    ]
+    fields_of_all = {name for info in learners for name in _options_of(info)}
+    for name in options:
+        if name not in fields_of_all:
+            raise ConfigError(
+                f"--option: need an option of a candidate, was {name!r}"
+                f"{nearest(name, fields_of_all)}"
+            )
+    found: list[Candidate] = []
+    for info in sorted(learners, key=lambda one: one.name):
+        fields = _options_of(info)
+        own = {name: value for name, value in options.items() if name in fields}
+        if METRICS not in fields or METRICS in options or not has_metrics:
+            found += _variants(Candidate(info, own, ""))
+            continue
+        with_spans = dict(own)
+        if _SPANS_S in fields:
+            with_spans = {_SPANS_S: usual_spans_s(horizon_s, tick_s), **own}
+        what = "telemetry and faults" if FAULTS in fields else ""
+        found += _variants(Candidate(info, with_spans, what))
+        if FAULTS in fields:
+            found += _variants(Candidate(info, {**own, METRICS: []}, "faults"))
+    return tuple(found)
+
+
+def _variants(base: Candidate) -> Iterator[Candidate]:
+    """Yield a candidate, and its variants with other options that its predictor lists."""
+    yield base
+    for options in _variants_of(base.info):
+        if not {*options} & {*base.options}:
+            named = ", ".join(f"{name} {value}" for name, value in options.items())
+            what = f"{base.what}, {named}" if base.what else named
+            yield Candidate(base.info, {**base.options, **options}, what)
+
+
+def _variants_of(info: PluginInfo) -> Sequence[Mapping[str, Any]]:
+    """Return the variants that a predictor lists; () if they are invalid."""
+    named = getattr(info.cls, "variants", ())
+    tables = named if isinstance(named, list | tuple) else [named]
+    for table in tables:
+        if not isinstance(table, Mapping) or not all(isinstance(name, str) for name in table):
+            _log.warning(
+                "predictor %s: need variants as a tuple of dicts of options, was %s: ignored",
+                info.name, shown(named),
+            )  # fmt: skip
+            return ()
+    return tables
+
+
+def _options_of(info: PluginInfo) -> tuple[str, ...]:
+    fields: tuple[str, ...] = info.cls.Options.__struct_encode_fields__ if info.cls else ()
+    return fields
 
 
 def fit_best(
@@ -52,15 +146,8 @@ def fit_best(
 ) -> Model:
     """Choose among the predictors that learn, and fit the one that is best on earlier time.
 
-    Parameters
-    ----------
-    options, baselines, stages
-        As in :func:`~torchloom_core.lab.fitting.fit.fit`; an option applies to all that have it.
-
-    Raises
-    ------
-    ConfigError, LeakError, PluginError, TraceError
-        As there, and if no fold can be scored.
+    An option applies to all that have it. Other parameters and errors are those of
+    :func:`~torchloom_core.lab.fitting.fit.fit`; TraceError also if no fold can be scored.
     """
     check(bundle, settings)
     among = candidates(plugins, options, tick_s=settings.tick_s, has_metrics=bool(bundle.metrics))
@@ -79,7 +166,7 @@ def fit_best(
         )
     chosen, tried, limits = choose(bundle, among, settings, progress=stages("choose"))
     tried += tuple(Tried(candidate=name, auprc=(), why=why) for name, why in out.items())
-    model = fit_checked(
+    model = fit(
         bundle,
         chosen.info,
         chosen.options,
@@ -87,6 +174,7 @@ def fit_best(
         baselines=baselines,
         stages=stages,
         source="--option",
+        is_checked=True,
     )
     card = msgspec.structs.replace(model.card, tried=tried, limits=(*limits, *model.card.limits))
     return replace(model, card=card)
@@ -116,12 +204,8 @@ def choose(
     One of ``BASELINES`` is preferred if the best exceeds it by no more than the standard error of
     the difference over the folds (Breiman, Friedman, Olshen and Stone, "Classification and
     Regression Trees", 1984, section 3.4.3). A fold that no candidate can be scored on is left out.
-    The limits name such folds, and a baseline that was preferred.
-
-    Raises
-    ------
-    TraceError
-        If no fold can be scored, with the first reason.
+    The limits name such folds, and a baseline that was preferred. TraceError, with the first
+    reason, if no fold can be scored.
     """
     parts = list(folds(bundle, settings))
     found = [

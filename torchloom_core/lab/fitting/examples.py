@@ -37,15 +37,7 @@ _MIN_FAILURES = 10
 class Outcomes:
     """Outcomes of the moments of a trace, as far as known at ``known_until_ns``.
 
-    Parameters
-    ----------
-    every_s : float
-        Seconds between moments.
-
-    Attributes
-    ----------
-    moments, positives : int
-        Labelled moments of workers so far, and the positive ones.
+    Moments are ``every_s`` apart; ``moments`` and ``positives`` count the labelled ones of workers.
     """
 
     def __init__(self, bundle: Bundle, task: Task, *, every_s: float, known_until_ns: int) -> None:
@@ -102,17 +94,8 @@ class Outcomes:
 class Examples:
     """Iterate over the examples from the trace's start to ``until_ns``, any number of times.
 
-    A sample of the newest values is stored to look for suspicious columns.
-
-    Parameters
-    ----------
-    predictor : Predictor
-        Views have what it needs.
-
-    Attributes
-    ----------
-    metrics : tuple of str
-        The metrics that the predictor reads.
+    Views have what the predictor needs. A sample of the newest values of ``metrics``, which it
+    reads, is stored to look for suspicious columns.
     """
 
     def __init__(
@@ -191,11 +174,7 @@ class Examples:
 def suspicious_features(values: Floats, failed: Bools, names: Sequence[str]) -> tuple[str, ...]:
     """Return a flag for each column that alone separates the failures suspiciously well.
 
-    Parameters
-    ----------
-    values : (samples, features) float64
-        NaN where missing.
-    failed : (samples,) bool
+    ``values`` is ``(samples, features)``, NaN where missing; ``failed`` is ``(samples,)``.
     """
     if failed.sum() < _MIN_FAILURES or failed.mean() > MAX_PREVALENCE:
         return ()
@@ -221,10 +200,7 @@ def examples_of(
 ) -> Examples:
     """Return the training examples of a predictor, as they were known then.
 
-    Parameters
-    ----------
-    first : bool
-        Only those before the calibration; else all before ``until_ns``.
+    With ``first`` only those before the calibration; else all before ``until_ns``.
     """
     split = fitting.split
     return Examples(
@@ -277,10 +253,7 @@ class SharedRows:
     def fit(self, learner: GatheredLearner, *, again: bool) -> None:
         """Fit one of the learners on its rows, once, or raise a PluginError.
 
-        Parameters
-        ----------
-        again : bool
-            Whether it was fitted on fewer of them before.
+        ``again`` is whether it was fitted on fewer of them before.
         """
         sampled = sampled_by(learner)
         if error := self._errors.get(sampled):

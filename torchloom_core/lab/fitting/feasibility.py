@@ -133,13 +133,6 @@ def without_room(
 
     All candidates share the passes, so their memory adds up; equal rows are shared. The smallest
     is taken first.
-
-    Parameters
-    ----------
-    built : sequence of (str, Predictor)
-        The candidates, each with its name.
-    free_bytes : int
-        As returned by :func:`available_bytes`.
     """
     may_take = int(_SHARE * free_bytes)
     needs: list[tuple[int, str, Predictor, Hashable]] = []
@@ -216,10 +209,7 @@ def warn_short_spans(
 ) -> None:
     """Warn of a predictor whose spans are all shorter than the sampling interval.
 
-    Parameters
-    ----------
-    spans_s, usual_s : sequence of float
-        Those of the predictor, empty if it reads no telemetry; those to recommend.
+    ``spans_s`` is empty if it reads no telemetry; ``usual_s`` are the spans to recommend.
     """
     every_s = sample_interval_s(bundle) if spans_s else None
     if every_s is not None and max(spans_s) < every_s:
@@ -237,13 +227,7 @@ def warn_short_spans(
 def warn_frequent_forecasts(
     bundle: Bundle, settings: FitSettings, name: str, plugins: Sequence[Predictor]
 ) -> None:
-    """Warn of many forecasts per horizon by predictors that read no telemetry of the trace.
-
-    Parameters
-    ----------
-    plugins : sequence of Predictor
-        The predictor, or all candidates.
-    """
+    """Warn of many forecasts per horizon by predictors that read no telemetry of the trace."""
     if any(windows_s(plugin.needs).keys() & {*bundle.metrics} for plugin in plugins):
         return
     for plugin in plugins:
@@ -267,13 +251,7 @@ _DAY_NS = 86_400 * SECOND_NS
 
 
 def hints(bundle: Bundle, task: Task, split: Split, needs: Sequence[PredictorNeed]) -> str:
-    """Return clauses that each begin with a semicolon; "" without a known cause.
-
-    Parameters
-    ----------
-    needs : sequence of PredictorNeed
-        Those of the predictor.
-    """
+    """Return clauses that each begin with a semicolon; "" without a known cause."""
     unseen = missing(needs, {*bundle.metrics})
     return "".join(f"; {clause}" for clause in _clauses(bundle, task, split, unseen) if clause)
 

@@ -13,7 +13,6 @@ from msgspec.structs import replace
 from torchloom_core.floor.errors import ConfigError, PluginError, TraceError
 from torchloom_core.floor.suggest import nearest
 from torchloom_core.interface.api import Learner, Predictor
-from torchloom_core.interface.foreign import shown
 from torchloom_core.lab.activation.discovery import PluginInfo
 from torchloom_core.lab.evaluate.contradictions import refuse_contradicting, warn_beyond_end
 from torchloom_core.lab.evaluate.forecasts.component_inputs import GROUP
@@ -25,15 +24,10 @@ from torchloom_core.lab.fitting.build import (
     FAULTS,
     GROUPS,
     METRICS,
-    as_plugin_error,
     build,
+    columns_of,
+    parts_of,
     usual_spans_s,
-)
-from torchloom_core.lab.fitting.calibrated import (
-    CalibratedForecasts,
-    calibrated,
-    random_forecasts,
-    scored,
 )
 from torchloom_core.lab.fitting.examples import Examples
 from torchloom_core.lab.fitting.feasibility import (
@@ -43,11 +37,18 @@ from torchloom_core.lab.fitting.feasibility import (
     warn_frequent_forecasts,
     warn_short_spans,
 )
-from torchloom_core.lab.fitting.passes import Passes, Stages
+from torchloom_core.lab.fitting.passes import (
+    CalibratedForecasts,
+    Passes,
+    Stages,
+    calibrated,
+    random_forecasts,
+    scored,
+)
 from torchloom_core.lab.fitting.time_split import FitSettings, Fitting
 from torchloom_core.lab.learning.card import Card
 from torchloom_core.lab.learning.forecast_score import FEW, ForecastScore, alarm_unit
-from torchloom_core.lab.learning.model import Model, ModelInfo, is_plain
+from torchloom_core.lab.learning.model import Model, ModelInfo
 from torchloom_core.lab.learning.skill import RANDOM, leaky
 from torchloom_core.lab.trace.bundle.bundle import Bundle
 from torchloom_core.lab.trace.bundle.checksums import refuse_changed
@@ -71,17 +72,18 @@ def fit(
     baselines: Sequence[PluginInfo] = (),
     stages: Stages = lambda _: lambda _: None,
     source: str = "options",
+    is_checked: bool = False,
 ) -> Model:
     """Fit a predictor, calibrate it, and score it on the time after ``until_ns``.
 
     Parameters
     ----------
     options : mapping
-        As under ``[predictors.<name>]``.
+        As under ``[predictors.<name>]``; ``source`` is where they are from, for errors.
     baselines : sequence of PluginInfo
         The installed ones of ``BASELINES`` and ``DETECTORS``.
-    source : str
-        Source of the options, for errors.
+    is_checked : bool
+        Whether the trace passed :func:`check`, and the predictor fits in memory.
 
     Raises
     ------
@@ -95,31 +97,16 @@ def fit(
     LeakError
         If an event or action is available before it happens.
     """
-    check(bundle, settings)
+    if not is_checked:
+        check(bundle, settings)
     plugin, all_options = build(bundle, info, options, tick_s=settings.tick_s, source=source)
-    refuse_without_room(bundle, settings, plugin, available_bytes())
-    warn_missing_metrics(bundle, info.name, [plugin])
-    warn_frequent_forecasts(bundle, settings, info.name, [plugin])
-    spans_s = all_options.get("spans_s", ()) if all_options.get(METRICS) else ()
-    usual_s = usual_spans_s(plugin.horizon_s, settings.tick_s)
-    warn_short_spans(bundle, info.name, spans_s, usual_s)
-    return fit_checked(
-        bundle, info, options, settings, baselines=baselines, stages=stages, source=source
-    )
-
-
-def fit_checked(
-    bundle: Bundle,
-    info: PluginInfo,
-    options: Mapping[str, Any],
-    settings: FitSettings,
-    *,
-    baselines: Sequence[PluginInfo] = (),
-    stages: Stages = lambda _: lambda _: None,
-    source: str = "options",
-) -> Model:
-    """Do what :func:`fit` does, for a trace that passed :func:`check`."""
-    plugin, all_options = build(bundle, info, options, tick_s=settings.tick_s, source=source)
+    if not is_checked:
+        refuse_without_room(bundle, settings, plugin, available_bytes())
+        warn_missing_metrics(bundle, info.name, [plugin])
+        warn_frequent_forecasts(bundle, settings, info.name, [plugin])
+        spans_s = all_options.get("spans_s", ()) if all_options.get(METRICS) else ()
+        usual_s = usual_spans_s(plugin.horizon_s, settings.tick_s)
+        warn_short_spans(bundle, info.name, spans_s, usual_s)
     fitting = Fitting(bundle, settings, plugin)
     compared = Baselines(fitting, plugin, baselines)
     passes = Passes(
@@ -130,7 +117,7 @@ def fit_checked(
         raise_first=True,
     )
     earlier = passes.learn_twice()
-    columns, parts = _columns(plugin), _parts(plugin)
+    columns, parts = columns_of(plugin), parts_of(plugin)
     by_index: dict[int, CalibratedForecasts] = {}
     for number, later in passes.forecast().items():
         try:
@@ -172,11 +159,6 @@ def check(bundle: Bundle, settings: FitSettings) -> None:
     """Refuse a trace that changed or leaks the future, and names that it does not have.
 
     Warn of events after its end, and of ticks far shorter than its sampling interval.
-
-    Raises
-    ------
-    LeakError, TraceError
-        As :func:`fit`.
     """
     bundle.digest()  # compared again at the end of the fit
     refuse_changed(bundle.path, bundle.manifest.files)
@@ -227,12 +209,13 @@ def _without(
     allowed = {*of_faults, IN_SERVICE}.union(*read.values())
     settings = dataclasses.replace(fitting.settings, known_before=tuple(sorted(allowed)))
     try:
-        model = fit_checked(
+        model = fit(
             fitting.bundle,
             info,
             {**options, **changed},
             settings,
             stages=lambda stage: stages(f"{stage} without {named}"),
+            is_checked=True,
         )
     except (ConfigError, PluginError) as error:
         return f"It cannot be fitted without {named}: {error}."
@@ -298,33 +281,6 @@ def _info(
         seed=settings.seed,
         known_before=settings.known_before or msgspec.UNSET,
     )
-
-
-def _columns(plugin: Predictor) -> tuple[str, ...]:
-    """Return the names of a predictor's inputs, if it lists them."""
-    with as_plugin_error(plugin.name, "cannot read its columns"):
-        names = getattr(plugin, "columns", ())
-        is_valid = isinstance(names, tuple) and all(isinstance(one, str) for one in names)
-        return names if is_valid else ()
-
-
-def _parts(plugin: Predictor) -> Mapping[str, bytes]:
-    """Return the parts of a learner's model, or raise PluginError."""
-    if not isinstance(plugin, Learner):
-        return {}
-    with as_plugin_error(plugin.name, "cannot read its parts"):
-        given: Any = plugin.parts()
-        if not isinstance(given, Mapping):
-            raise PluginError(
-                f"predictor {plugin.name}: need parts as a dict, was {type(given).__name__}"
-            )
-        for name, part in given.items():
-            if not (isinstance(name, str) and is_plain(name) and isinstance(part, bytes)):
-                raise PluginError(
-                    f"predictor {plugin.name}: need parts as plain file names to bytes, was "
-                    f"{shown(name)} to {type(part).__name__}"
-                )
-        return dict(given)
 
 
 def _limits(

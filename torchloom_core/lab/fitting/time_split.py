@@ -100,13 +100,7 @@ class Split:
 
 
 def split(bundle: Bundle, task: Task, *, until_ns: int, every_s: float) -> Split:
-    """Split a trace at ``until_ns``.
-
-    Raises
-    ------
-    TraceError
-        If a part is shorter than a moment and a horizon.
-    """
+    """Split a trace at ``until_ns``; TraceError if a part is shorter than moment and horizon."""
     start_ns, end_ns = bundle.manifest.start_ns, bundle.manifest.end_ns
     if not start_ns < until_ns < end_ns:
         raise TraceError(
@@ -178,18 +172,12 @@ class FitSettings:
     ----------
     until_ns : int
         End of training: anything that became known later is not used; the time after it is scored.
-    tick_s : float
-        Spacing of the samples in windows, seconds.
-    repair_s : float
-        Shortest outage after a failure with an unknown end, seconds.
+    tick_s, repair_s : float
+        Spacing of the samples in windows; shortest outage after a failure with an unknown end.
     every_s : float, optional
         Forecast interval, seconds; by default the predictor's own.
-    task : "forecast" or "detect"
-        What the model predicts; the horizon is the predictor's.
-    lead_s, kinds
+    task, lead_s, kinds
         As in :class:`~torchloom_core.lab.evaluate.forecasts.labels.Task`.
-    false_alarms_per_node_day : float
-        The budget for the threshold.
     known_before : tuple of str
         Inputs declared as known beforehand, which are not checked for leaks: metrics, attributes,
         kinds of event, ``its rack`` and ``time in service``.
@@ -225,10 +213,7 @@ class FitSettings:
 class Fitting:
     """One trace, split in time for one predictor and its baselines.
 
-    Attributes
-    ----------
-    watched : str
-        Kind of the components that play the workers.
+    ``watched`` is the kind of the components that play the workers.
     """
 
     def __init__(self, bundle: Bundle, settings: FitSettings, plugin: Predictor) -> None:

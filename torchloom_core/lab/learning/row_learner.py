@@ -32,21 +32,20 @@ class RowOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     Attributes
     ----------
     metrics : tuple of str
-        Metrics to read.
+        Metrics to read; () for the fault history only.
     spans_s : tuple of float
         Spans over which each metric is aggregated, seconds.
-    attributes : tuple of str
-        Numeric labels of a component, such as its size.
-    groups : tuple of str
-        Labels that components have in common besides their rack, such as their model.
+    attributes, groups : tuple of str
+        Numeric labels of a component, such as its size; labels that components have in common
+        besides their rack, such as their model.
     half_lives_s : tuple of float
-        Ages at which a fault counts half, seconds.
+        Ages at which a fault counts half, seconds; () for no fault history.
     seasons_s : tuple of float
         Periods of the time features, seconds; () for none.
     incident_s : float
         Faults on one node closer together than this are one incident, seconds.
     max_healthy : int
-        Most healthy rows to learn from.
+        Most healthy moments of workers to learn from.
     seed : int
         Of the sample, and of the estimator.
     horizon_s, every_s : float
