@@ -32,6 +32,22 @@ FACES = {
         arrays_bytes arrays_part check_forest estimator_bytes estimator_part faults_in_words
         fill_unknown_columns in_words json_part known_s minimum part_of step_means
     """,
+    "torchloom_core.wire.capability": """
+        Action Count Finite KnobName KnobValue KnobValues MetricName Name Operation ShortText
+        Target Text
+    """,
+    "torchloom_core.live.capability": """
+        ActionKind Cordons Notice Output Plan Run Stage Stages Subject
+        cannot_agree fenced_stages landed_text listed missed_text nearest workers_text
+    """,
+    "torchloom_core.lab.capability": """
+        FleetAnswer FleetModel
+    """,
+    "torchloom_core.cli.capability": """
+        HERE WAIT_S
+        AsJson Connection Duration RequestError Wait
+        console propose
+    """,
     "torchloom_core.testing": """
         CollectorContract EffectorContract ImporterContract LearnerContract LinkSample
         PolicyContract PredictorContract

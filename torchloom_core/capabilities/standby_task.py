@@ -2,12 +2,9 @@
 
 from typing import Any, ClassVar
 
-from torchloom_core.live.kernel.actions.kind import ActionKind, Stages
-from torchloom_core.live.kernel.actions.run import Run
+from torchloom_core.live.capability import ActionKind, Output, Plan, Run, Stages
 from torchloom_core.wire.actions import name_of
-from torchloom_core.wire.decisions import Output
 from torchloom_core.wire.operations import StandbyTask
-from torchloom_core.wire.plans import Plan
 
 
 class StandbyTaskKind(ActionKind[Any]):

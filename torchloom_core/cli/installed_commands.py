@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from cyclopts import App, Group
 
 from torchloom_core.cli.app import app, importers
-from torchloom_core.cli.capability_command import find_command
+from torchloom_core.cli.found_command import find_command
 from torchloom_core.floor.errors import PluginError
 from torchloom_core.interface.foreign import one_line
 

@@ -35,6 +35,9 @@ Wait = Annotated[
     ),
 ]
 
+WAIT_S = 60.0
+"""The default of ``Wait``, seconds."""
+
 
 @Parameter(name="*", group=_CONNECTION)
 @dataclass(frozen=True, kw_only=True)
@@ -58,3 +61,7 @@ class Connection:
     def load(self) -> Config:
         """Read the config; ConfigError if it is wrong."""
         return load(self.config)
+
+
+HERE = Connection()
+"""The default connection of a command: that of this folder."""

@@ -1,14 +1,10 @@
 """``torchloom admit``."""
 
 from torchloom_core.capabilities.admit import AdmitGroup
-from torchloom_core.cli.options import Connection, Wait
-from torchloom_core.cli.weaver_client import propose
-
-_HERE = Connection()
-_WAIT_S = 60.0
+from torchloom_core.cli.capability import HERE, WAIT_S, Connection, Wait, propose
 
 
-def admit(group: str, /, *, wait: Wait = _WAIT_S, connection: Connection = _HERE) -> None:
+def admit(group: str, /, *, wait: Wait = WAIT_S, connection: Connection = HERE) -> None:
     """Let a standby group join the run permanently.
 
     No other group leaves.

@@ -1,10 +1,8 @@
 """Admit: a standby group joins the run for good, in addition to the present groups."""
 
 from torchloom_core.capabilities.admit import AdmitGroup
-from torchloom_core.live.kernel.actions.kind import ActionKind, Stages
-from torchloom_core.live.kernel.actions.run import Run
+from torchloom_core.live.capability import ActionKind, Plan, Run, Stages
 from torchloom_core.wire.operations import Drain, Join
-from torchloom_core.wire.plans import Plan
 
 
 class AdmitKind(ActionKind[AdmitGroup]):

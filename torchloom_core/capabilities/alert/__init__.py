@@ -2,8 +2,7 @@
 
 import msgspec
 
-from torchloom_core.wire.actions import Action
-from torchloom_core.wire.limits import Target, Text
+from torchloom_core.wire.capability import Action, Target, Text
 
 
 class Alert(msgspec.Struct, Action, frozen=True, kw_only=True, tag_field="kind", tag="alert"):

@@ -4,9 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from torchloom_core.capabilities.alert import Alert
-from torchloom_core.live.kernel.actions.kind import ActionKind
-from torchloom_core.live.kernel.actions.run import Run
-from torchloom_core.wire.plans import Plan
+from torchloom_core.live.capability import ActionKind, Plan, Run
 
 
 class AlertKind(ActionKind[Alert]):

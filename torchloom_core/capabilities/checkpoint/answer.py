@@ -1,7 +1,6 @@
 """A checkpoint on the fleet model: saved now; training stops meanwhile."""
 
-from torchloom_core.lab.simulate.answer import FleetAnswer
-from torchloom_core.lab.simulate.model import FleetModel
+from torchloom_core.lab.capability import FleetAnswer, FleetModel
 from torchloom_core.wire.operations import Checkpoint
 
 

@@ -1,15 +1,11 @@
 """``torchloom checkpoint``."""
 
 from torchloom_core.capabilities.checkpoint import SaveCheckpoint
-from torchloom_core.cli.options import Connection, Wait
-from torchloom_core.cli.weaver_client import propose
-
-_HERE = Connection()
-_WAIT_S = 60.0
+from torchloom_core.cli.capability import HERE, WAIT_S, Connection, Wait, propose
 
 
 def checkpoint(
-    group: str | None = None, /, *, wait: Wait = _WAIT_S, connection: Connection = _HERE
+    group: str | None = None, /, *, wait: Wait = WAIT_S, connection: Connection = HERE
 ) -> None:
     """Save a checkpoint now, in one replica group or in all.
 

@@ -1,10 +1,8 @@
 """Checkpoint: workers save at their next step boundary."""
 
 from torchloom_core.capabilities.checkpoint import SaveCheckpoint
-from torchloom_core.live.kernel.actions.kind import ActionKind, Stages
-from torchloom_core.live.kernel.actions.run import Run
+from torchloom_core.live.capability import ActionKind, Plan, Run, Stages, workers_text
 from torchloom_core.wire.operations import Checkpoint
-from torchloom_core.wire.plans import Plan, workers_text
 
 
 class CheckpointKind(ActionKind[SaveCheckpoint]):

@@ -4,8 +4,7 @@ from typing import Annotated
 
 import msgspec
 
-from torchloom_core.wire.actions import Action
-from torchloom_core.wire.limits import Target
+from torchloom_core.wire.capability import Action, Target
 
 
 class CordonNode(

@@ -5,11 +5,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from torchloom_core.capabilities.cordon import CordonNode
-from torchloom_core.cli.options import Connection
-from torchloom_core.cli.times import Duration
-from torchloom_core.cli.weaver_client import propose
-
-_HERE = Connection()
+from torchloom_core.cli.capability import HERE, Connection, Duration, propose
 
 
 def cordon(
@@ -17,7 +13,7 @@ def cordon(
     /,
     *,
     lasts: Annotated[Duration | None, Parameter(name="--for")] = None,
-    connection: Connection = _HERE,
+    connection: Connection = HERE,
 ) -> None:
     """Cordon a node: torchLoom uses no standby on it.
 

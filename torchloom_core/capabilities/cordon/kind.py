@@ -5,11 +5,7 @@ from typing import Any
 
 from torchloom_core.capabilities.cordon import CordonNode
 from torchloom_core.floor.clock import SECOND_NS, moment_text
-from torchloom_core.floor.suggest import nearest
-from torchloom_core.live.fleet.cordons import Cordons
-from torchloom_core.live.kernel.actions.kind import ActionKind
-from torchloom_core.live.kernel.actions.run import Run
-from torchloom_core.wire.plans import Plan
+from torchloom_core.live.capability import ActionKind, Cordons, Plan, Run, nearest
 
 
 class CordonKind(ActionKind[CordonNode]):

@@ -1,14 +1,10 @@
 """``torchloom drain``."""
 
 from torchloom_core.capabilities.drain import DrainGroup
-from torchloom_core.cli.options import Connection, Wait
-from torchloom_core.cli.weaver_client import propose
-
-_HERE = Connection()
-_WAIT_S = 60.0
+from torchloom_core.cli.capability import HERE, WAIT_S, Connection, Wait, propose
 
 
-def drain(group: str, /, *also: str, wait: Wait = _WAIT_S, connection: Connection = _HERE) -> None:
+def drain(group: str, /, *also: str, wait: Wait = WAIT_S, connection: Connection = HERE) -> None:
     """Drain replica groups without a replacement.
 
     They leave at a step boundary.

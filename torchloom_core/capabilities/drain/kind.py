@@ -4,11 +4,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from torchloom_core.capabilities.drain import DrainGroup
-from torchloom_core.live.kernel.actions.fenced import cannot_agree, fenced_stages
-from torchloom_core.live.kernel.actions.kind import ActionKind, Stages
-from torchloom_core.live.kernel.actions.run import Run
+from torchloom_core.live.capability import (
+    ActionKind,
+    Plan,
+    Run,
+    Stages,
+    cannot_agree,
+    fenced_stages,
+    landed_text,
+)
 from torchloom_core.wire.operations import Drain
-from torchloom_core.wire.plans import Plan, landed_text
 
 
 class DrainKind(ActionKind[DrainGroup]):

@@ -1,14 +1,10 @@
 """``torchloom dump``."""
 
 from torchloom_core.capabilities.dump import CollectDump
-from torchloom_core.cli.options import Connection, Wait
-from torchloom_core.cli.weaver_client import propose
-
-_HERE = Connection()
-_WAIT_S = 60.0
+from torchloom_core.cli.capability import HERE, WAIT_S, Connection, Wait, propose
 
 
-def dump(worker: str, /, *, wait: Wait = _WAIT_S, connection: Connection = _HERE) -> None:
+def dump(worker: str, /, *, wait: Wait = WAIT_S, connection: Connection = HERE) -> None:
     """Collect a worker's stack traces and Flight Recorder dump.
 
     A worker without a Flight Recorder sends its stack traces only.

@@ -1,10 +1,8 @@
 """Dump: collect a worker's stacks and, where there is one, the Flight Recorder's dump."""
 
 from torchloom_core.capabilities.dump import CollectDump
-from torchloom_core.live.kernel.actions.kind import ActionKind, Stages
-from torchloom_core.live.kernel.actions.run import Run
+from torchloom_core.live.capability import ActionKind, Plan, Run, Stages
 from torchloom_core.wire.operations import Dump
-from torchloom_core.wire.plans import Plan
 
 
 class DumpKind(ActionKind[CollectDump]):

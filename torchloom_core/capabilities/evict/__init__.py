@@ -4,8 +4,7 @@ from typing import Literal
 
 import msgspec
 
-from torchloom_core.wire.actions import Action
-from torchloom_core.wire.limits import Target
+from torchloom_core.wire.capability import Action, Target
 
 
 class EvictGroup(msgspec.Struct, Action, frozen=True, kw_only=True, tag_field="kind", tag="evict"):

@@ -1,7 +1,6 @@
 """An eviction on the fleet model, where no group hangs: the group leaves as in a drain."""
 
-from torchloom_core.lab.simulate.answer import FleetAnswer
-from torchloom_core.lab.simulate.model import FleetModel
+from torchloom_core.lab.capability import FleetAnswer, FleetModel
 from torchloom_core.wire.operations import Cut, Join, Terminate
 
 

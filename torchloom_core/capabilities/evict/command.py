@@ -3,11 +3,7 @@
 from typing import Literal
 
 from torchloom_core.capabilities.evict import EvictGroup
-from torchloom_core.cli.options import Connection, Wait
-from torchloom_core.cli.weaver_client import propose
-
-_HERE = Connection()
-_WAIT_S = 60.0
+from torchloom_core.cli.capability import HERE, WAIT_S, Connection, Wait, propose
 
 
 def evict(
@@ -15,8 +11,8 @@ def evict(
     /,
     *,
     then: Literal["wait", "restart", "replace"] = "restart",
-    wait: Wait = _WAIT_S,
-    connection: Connection = _HERE,
+    wait: Wait = WAIT_S,
+    connection: Connection = HERE,
 ) -> None:
     """Evict a hung replica group from the quorum.
 

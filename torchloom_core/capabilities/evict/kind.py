@@ -5,11 +5,8 @@ from typing import cast
 
 from torchloom_core.capabilities.evict import EvictGroup
 from torchloom_core.capabilities.migrate.kind import standby_for
-from torchloom_core.live.kernel.actions.kind import ActionKind, Stages
-from torchloom_core.live.kernel.actions.run import Run
-from torchloom_core.wire.decisions import Output
+from torchloom_core.live.capability import ActionKind, Output, Plan, Run, Stage, Stages
 from torchloom_core.wire.operations import Cut, Join, Terminate
-from torchloom_core.wire.plans import Plan, Stage
 from torchloom_core.wire.steering import Evict
 
 

@@ -1,7 +1,6 @@
 """A knob on the fleet model: the only one is the durable checkpoint interval."""
 
-from torchloom_core.lab.simulate.answer import FleetAnswer
-from torchloom_core.lab.simulate.model import FleetModel
+from torchloom_core.lab.capability import FleetAnswer, FleetModel
 from torchloom_core.wire.operations import SetKnob
 
 

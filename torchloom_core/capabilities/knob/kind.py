@@ -5,17 +5,23 @@ from typing import Any
 
 from torchloom_core.capabilities.knobs.kind import KnobsKind
 from torchloom_core.floor.errors import KnobError
-from torchloom_core.floor.suggest import listed
+from torchloom_core.live.capability import (
+    ActionKind,
+    Output,
+    Plan,
+    Run,
+    Stages,
+    landed_text,
+    listed,
+    workers_text,
+)
 from torchloom_core.live.fleet.declared_knobs import left_out
-from torchloom_core.live.kernel.actions.kind import ActionKind, Stages
-from torchloom_core.live.kernel.actions.run import NAMED, Run
+from torchloom_core.live.kernel.actions.run import NAMED
 from torchloom_core.wire.actions import ChangeKnob, ChangeKnobs
 from torchloom_core.wire.commands import Command
-from torchloom_core.wire.decisions import Output
 from torchloom_core.wire.knobs import check_value, find_spec, shown, takes, unusual
 from torchloom_core.wire.messages import KnobSpec
 from torchloom_core.wire.operations import SetKnob
-from torchloom_core.wire.plans import Plan, landed_text, workers_text
 
 KNOBS = KnobsKind()
 

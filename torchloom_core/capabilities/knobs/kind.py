@@ -4,18 +4,24 @@ from collections.abc import Mapping
 from typing import Any
 
 from torchloom_core.floor.errors import KnobError
+from torchloom_core.live.capability import (
+    ActionKind,
+    Output,
+    Plan,
+    Run,
+    Stages,
+    cannot_agree,
+    fenced_stages,
+    landed_text,
+    workers_text,
+)
 from torchloom_core.live.fleet.declared_knobs import check_all_have, first_values
-from torchloom_core.live.kernel.actions.fenced import cannot_agree, fenced_stages
-from torchloom_core.live.kernel.actions.kind import ActionKind, Stages
-from torchloom_core.live.kernel.actions.run import Run
 from torchloom_core.wire import notices
 from torchloom_core.wire.actions import ChangeKnobs, new_values
 from torchloom_core.wire.commands import RECONCILE
-from torchloom_core.wire.decisions import Output
 from torchloom_core.wire.knobs import check_value, shown, unusual
 from torchloom_core.wire.limits import KnobValues
 from torchloom_core.wire.operations import FencedChange, SetKnobs
-from torchloom_core.wire.plans import Plan, landed_text, workers_text
 from torchloom_core.wire.requests import GUARD
 
 

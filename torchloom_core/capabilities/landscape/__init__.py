@@ -4,9 +4,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from torchloom_core.wire.actions import Action
+from torchloom_core.wire.capability import Action, KnobValues
 from torchloom_core.wire.landscape import LandscapeRequest
-from torchloom_core.wire.limits import KnobValues
 from torchloom_core.wire.operations import Survey
 
 

@@ -8,9 +8,8 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from torchloom_core.capabilities.landscape import MapLandscape
-from torchloom_core.cli.options import AsJson, Connection
+from torchloom_core.cli.capability import HERE, AsJson, Connection, Duration
 from torchloom_core.cli.standby_task_options import check, recorded, show
-from torchloom_core.cli.times import Duration
 from torchloom_core.cli.weaver_client import act
 from torchloom_core.wire.landscape import MOST_PARTS, MOST_REACH, MOST_SIDE, Ways
 from torchloom_core.wire.standby_task import MOST_POINTS
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 
 GROUP = "Observe and analyze"
 
-_HERE = Connection()
 _MINUTE = timedelta(minutes=1)
 
 
@@ -38,7 +36,7 @@ def landscape(
     end: Annotated[bool, Parameter(negative="", show_default=False)] = False,
     plot: Path | None = None,
     json: AsJson = False,
-    connection: Connection = _HERE,
+    connection: Connection = HERE,
 ) -> int:
     """Map the loss around the run's newest weights, on a standby.
 

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from torchloom_core.wire.actions import Action
+from torchloom_core.wire.capability import Action
 
 
 class PauseRun(msgspec.Struct, Action, frozen=True, kw_only=True, tag_field="kind", tag="pause"):

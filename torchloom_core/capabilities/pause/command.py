@@ -1,14 +1,10 @@
 """``torchloom pause``."""
 
 from torchloom_core.capabilities.pause import PauseRun
-from torchloom_core.cli.options import Connection, Wait
-from torchloom_core.cli.weaver_client import propose
-
-_HERE = Connection()
-_WAIT_S = 60.0
+from torchloom_core.cli.capability import HERE, WAIT_S, Connection, Wait, propose
 
 
-def pause(*, wait: Wait = _WAIT_S, connection: Connection = _HERE) -> None:
+def pause(*, wait: Wait = WAIT_S, connection: Connection = HERE) -> None:
     """Pause training for a short time, at the next step boundary.
 
     Under torchft all workers pause at the same step. Elsewhere each pauses at its own next step;

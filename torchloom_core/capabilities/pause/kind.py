@@ -1,12 +1,19 @@
 """Pause: every training worker waits at its next step boundary, or none does."""
 
 from torchloom_core.capabilities.pause import PauseRun
-from torchloom_core.live.kernel.actions.fenced import cannot_agree, fenced_stages
-from torchloom_core.live.kernel.actions.kind import ActionKind, Stages
-from torchloom_core.live.kernel.actions.run import PAUSING, Run
-from torchloom_core.wire.decisions import Output
+from torchloom_core.live.capability import (
+    ActionKind,
+    Output,
+    Plan,
+    Run,
+    Stages,
+    cannot_agree,
+    fenced_stages,
+    missed_text,
+    workers_text,
+)
+from torchloom_core.live.kernel.actions.run import PAUSING
 from torchloom_core.wire.operations import Pause
-from torchloom_core.wire.plans import Plan, missed_text, workers_text
 
 RESUMING = "pause"
 

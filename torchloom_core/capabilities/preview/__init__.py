@@ -4,8 +4,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from torchloom_core.wire.actions import Action
-from torchloom_core.wire.limits import KnobValues
+from torchloom_core.wire.capability import Action, KnobValues
 from torchloom_core.wire.operations import Rehearse
 from torchloom_core.wire.preview import PreviewRequest
 

@@ -9,11 +9,9 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from torchloom_core.capabilities.preview import PreviewChange
+from torchloom_core.cli.capability import HERE, AsJson, Connection, Duration, console
 from torchloom_core.cli.knob_commands import values_in
-from torchloom_core.cli.options import AsJson, Connection
-from torchloom_core.cli.output import console
 from torchloom_core.cli.standby_task_options import check, recorded, show
-from torchloom_core.cli.times import Duration
 from torchloom_core.cli.weaver_client import act, open_client, send
 from torchloom_core.floor.errors import ConfigError
 from torchloom_core.wire.limits import KnobValue
@@ -25,7 +23,6 @@ if TYPE_CHECKING:
 
 GROUP = "Observe and analyze"
 
-_HERE = Connection()
 _TWO_MINUTES = timedelta(minutes=2)
 
 
@@ -39,7 +36,7 @@ def preview(
     end: Annotated[bool, Parameter(negative="", show_default=False)] = False,
     plot: Path | None = None,
     json: AsJson = False,
-    connection: Connection = _HERE,
+    connection: Connection = HERE,
 ) -> int:
     """Try a knob change on a standby before you make it.
 

@@ -6,7 +6,7 @@ from typing import Any
 from torchloom_core.capabilities.preview import PreviewChange
 from torchloom_core.capabilities.standby_task import StandbyTaskKind
 from torchloom_core.floor.errors import KnobError
-from torchloom_core.live.kernel.actions.run import Run
+from torchloom_core.live.capability import Run
 from torchloom_core.wire.knobs import check_value
 from torchloom_core.wire.operations import Rehearse
 

@@ -6,13 +6,8 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from torchloom_core.capabilities.probe import ProbeLinks
-from torchloom_core.cli.options import Connection, Wait
-from torchloom_core.cli.weaver_client import propose
-from torchloom_core.floor.errors import RequestError
+from torchloom_core.cli.capability import HERE, WAIT_S, Connection, RequestError, Wait, propose
 from torchloom_core.wire.links import MAX_PROBE_BYTES, MIN_PROBE_BYTES
-
-_HERE = Connection()
-_WAIT_S = 60.0
 
 _ProbeBytes = Annotated[int, Parameter(validator=Number(gte=MIN_PROBE_BYTES, lte=MAX_PROBE_BYTES))]
 
@@ -23,8 +18,8 @@ def probe(
     /,
     *more: str,
     probe_bytes: _ProbeBytes = 1 << 20,
-    wait: Wait = _WAIT_S,
-    connection: Connection = _HERE,
+    wait: Wait = WAIT_S,
+    connection: Connection = HERE,
 ) -> None:
     """Measure the bandwidth and latency of links between workers.
 

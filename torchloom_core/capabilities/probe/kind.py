@@ -4,12 +4,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from torchloom_core.capabilities.probe import ProbeLinks
-from torchloom_core.floor.suggest import listed
-from torchloom_core.live.kernel.actions.kind import ActionKind, Stages
-from torchloom_core.live.kernel.actions.run import Run
+from torchloom_core.live.capability import ActionKind, Plan, Run, Stages, listed
 from torchloom_core.wire.links import ProbeAddress, measured_text
 from torchloom_core.wire.operations import Probe
-from torchloom_core.wire.plans import Plan
 
 _NAMED = 20
 

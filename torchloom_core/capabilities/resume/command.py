@@ -1,14 +1,10 @@
 """``torchloom resume``."""
 
 from torchloom_core.capabilities.resume import ResumeRun
-from torchloom_core.cli.options import Connection, Wait
-from torchloom_core.cli.weaver_client import propose
-
-_HERE = Connection()
-_WAIT_S = 60.0
+from torchloom_core.cli.capability import HERE, WAIT_S, Connection, Wait, propose
 
 
-def resume(*, wait: Wait = _WAIT_S, connection: Connection = _HERE) -> None:
+def resume(*, wait: Wait = WAIT_S, connection: Connection = HERE) -> None:
     """Resume training after a pause.
 
     To release the kill switch, use torchloom actions resume.

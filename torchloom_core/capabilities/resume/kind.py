@@ -2,11 +2,9 @@
 
 from torchloom_core.capabilities.pause.kind import RESUMING
 from torchloom_core.capabilities.resume import ResumeRun
-from torchloom_core.live.kernel.actions.kind import ActionKind, Stages
-from torchloom_core.live.kernel.actions.run import PAUSING, Run
-from torchloom_core.wire.decisions import Output
+from torchloom_core.live.capability import ActionKind, Output, Plan, Run, Stages, workers_text
+from torchloom_core.live.kernel.actions.run import PAUSING
 from torchloom_core.wire.operations import Resume
-from torchloom_core.wire.plans import Plan, workers_text
 
 
 class ResumeKind(ActionKind[ResumeRun]):

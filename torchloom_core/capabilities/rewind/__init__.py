@@ -4,7 +4,7 @@ from typing import Annotated
 
 import msgspec
 
-from torchloom_core.wire.actions import Action
+from torchloom_core.wire.capability import Action
 
 
 class RewindRun(

@@ -1,14 +1,10 @@
 """``torchloom rewind``."""
 
 from torchloom_core.capabilities.rewind import RewindRun
-from torchloom_core.cli.options import Connection, Wait
-from torchloom_core.cli.weaver_client import propose
-
-_HERE = Connection()
-_WAIT_S = 60.0
+from torchloom_core.cli.capability import HERE, WAIT_S, Connection, Wait, propose
 
 
-def rewind(*, skip: int = 0, wait: Wait = _WAIT_S, connection: Connection = _HERE) -> None:
+def rewind(*, skip: int = 0, wait: Wait = WAIT_S, connection: Connection = HERE) -> None:
     """Return all ranks to the last checkpoint, at the same step.
 
     Parameters

@@ -1,12 +1,19 @@
 """Rewind: all ranks return to the last checkpoint at one step, and skip batches from there."""
 
 from torchloom_core.capabilities.rewind import RewindRun
-from torchloom_core.floor.suggest import listed
-from torchloom_core.live.kernel.actions.fenced import cannot_agree, fenced_stages
-from torchloom_core.live.kernel.actions.kind import ActionKind, Stages
-from torchloom_core.live.kernel.actions.run import NAMED, Run
+from torchloom_core.live.capability import (
+    ActionKind,
+    Plan,
+    Run,
+    Stages,
+    cannot_agree,
+    fenced_stages,
+    landed_text,
+    listed,
+    workers_text,
+)
+from torchloom_core.live.kernel.actions.run import NAMED
 from torchloom_core.wire.operations import FencedChange, Rewind
-from torchloom_core.wire.plans import Plan, landed_text, workers_text
 
 
 class RewindKind(ActionKind[RewindRun]):

@@ -1,8 +1,7 @@
 """An uncordon on the fleet model: the node is used as any other again."""
 
 from torchloom_core.capabilities.uncordon import UncordonNode
-from torchloom_core.lab.simulate.answer import FleetAnswer
-from torchloom_core.lab.simulate.model import FleetModel
+from torchloom_core.lab.capability import FleetAnswer, FleetModel
 
 
 def use_again(model: FleetModel, action: UncordonNode) -> None:

@@ -1,13 +1,10 @@
 """``torchloom uncordon``."""
 
 from torchloom_core.capabilities.uncordon import UncordonNode
-from torchloom_core.cli.options import Connection
-from torchloom_core.cli.weaver_client import propose
-
-_HERE = Connection()
+from torchloom_core.cli.capability import HERE, Connection, propose
 
 
-def uncordon(node: str, /, *, connection: Connection = _HERE) -> None:
+def uncordon(node: str, /, *, connection: Connection = HERE) -> None:
     """Uncordon a node: torchLoom may use its standbys again.
 
     Parameters

@@ -1,11 +1,7 @@
 """Uncordon: workers may be started on a node again."""
 
 from torchloom_core.capabilities.uncordon import UncordonNode
-from torchloom_core.floor.suggest import nearest
-from torchloom_core.live.fleet.cordons import Cordons
-from torchloom_core.live.kernel.actions.kind import ActionKind
-from torchloom_core.live.kernel.actions.run import Run
-from torchloom_core.wire.plans import Plan
+from torchloom_core.live.capability import ActionKind, Cordons, Plan, Run, nearest
 
 
 class UncordonKind(ActionKind[UncordonNode]):

@@ -1,0 +1,19 @@
+"""What a capability's module ``command`` imports, see docs/actions.md."""
+
+from torchloom_core.cli.options import HERE, WAIT_S, AsJson, Connection, Wait
+from torchloom_core.cli.output import console
+from torchloom_core.cli.times import Duration
+from torchloom_core.cli.weaver_client import propose
+from torchloom_core.floor.errors import RequestError
+
+__all__ = [
+    "HERE",
+    "WAIT_S",
+    "AsJson",
+    "Connection",
+    "Duration",
+    "RequestError",
+    "Wait",
+    "console",
+    "propose",
+]
