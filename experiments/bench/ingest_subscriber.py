@@ -141,8 +141,8 @@ async def weaver(url: str, creds: Path, state_dir: Path, workers: int, rounds: i
     active = replace(active, policies=(*active.policies, ActivePolicy("witness", witness)))
     clock = SystemClock()
     bus = await NatsBus.connect(url, RUN, creds=creds, clock=clock)
-    epoch = await bus.claim_epoch()
-    await bus.left()  # as a Weaver does before it takes over
+    epoch = await bus.state.claim_epoch()
+    await bus.state.left()  # as a Weaver does before it takes over
     trajectory = TrajectoryWriter(
         run_folder(state_dir, RUN), RUN, epoch, settings, active.versions, clock.now_ns()
     )

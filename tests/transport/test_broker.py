@@ -25,7 +25,7 @@ from torchloom_core.floor.errors import BrokerError, StateError
 from torchloom_core.live.transport import NatsBus, detached_process, jetstream
 from torchloom_core.live.transport.broker import EmbeddedBroker, embedded, health
 from torchloom_core.live.transport.broker.binary import find_server
-from torchloom_core.live.weaver.join_file import write_join_file
+from torchloom_core.live.weaver.startup import write_join_file
 from torchloom_core.wire.messages import JoinFile
 
 pytestmark = pytest.mark.integration
@@ -151,7 +151,7 @@ async def test_a_server_whose_streams_refuse_writes_is_restarted(broker, caplog,
     monkeypatch.setattr(jetstream, "_ANSWERED_S", 0.5)
     pid = broker.pid
     bus = await NatsBus.connect(broker.url, "run", broker.credentials.weaver_creds)
-    await bus.claim_epoch()
+    await bus.state.claim_epoch()
     _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (4096, hard))
     storing = asyncio.create_task(bus.store({"plan.p1": b"x" * 8192}))

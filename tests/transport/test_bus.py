@@ -54,7 +54,7 @@ async def test_a_malformed_ack_does_not_come_again(bus, arrivals, weaver_client)
     await weaver_client.publish(subjects.ack("run", "g0-0", 1), b"{}")
     await arrivals.until(lambda a: a.malformed)
     await bus._link.settle()
-    state = await bus._streams.context.consumer_info("TL_REPORT_run", bus._reports._consumer)
+    state = await bus._streams.context.consumer_info("TL_REPORT_run", bus.reports._consumer)
     assert state.num_ack_pending == 0
 
 
@@ -93,7 +93,7 @@ async def test_a_receiver_that_raises_gets_an_ack_again_at_the_next_weaver(
         subjects.ack("run", "g0-0", 1), codec.encode(make.ack())
     )
     await soon(tried.wait())
-    state = await bus._streams.context.consumer_info("TL_REPORT_run", bus._reports._consumer)
+    state = await bus._streams.context.consumer_info("TL_REPORT_run", bus.reports._consumer)
     assert state.num_ack_pending == 1
 
 
@@ -134,7 +134,7 @@ async def test_an_unacknowledged_hello_is_not_redelivered_to_the_next_weaver_but
     await arrivals.until(lambda a: make.ack() in a.messages)
 
     async def all_is_acked():
-        info = await bus._streams.context.consumer_info("TL_REPORT_run", bus._reports._consumer)
+        info = await bus._streams.context.consumer_info("TL_REPORT_run", bus.reports._consumer)
         return info.num_ack_pending == 0
 
     await eventually(all_is_acked)
@@ -231,7 +231,7 @@ async def test_withdrawn_commands_never_reach_their_worker(bus, make, connect_wo
     mine, other = await connect_worker("g0-0"), await connect_worker("g1-0")
     await bus.add_workers([("g0-0", 1)])
     await bus.add_workers([("g1-0", 1)])
-    epoch = await bus.claim_epoch()
+    epoch = await bus.state.claim_epoch()
     for number in range(4):
         await bus.send([make.command(id=f"c{number}", worker="g0-0", epoch=epoch)])
     await bus.send([make.command(id="c4", worker="g1-0", epoch=epoch)])
@@ -247,7 +247,7 @@ async def test_a_command_taken_back_while_the_broker_does_not_answer_is_not_offe
 ):
     worker = await connect_worker("g0-0")
     await bus.add_workers([("g0-0", 1)])
-    epoch = await bus.claim_epoch()
+    epoch = await bus.state.claim_epoch()
     publish, taken_back = bus._streams._publish_all, set()
 
     async def lose_the_answers(messages):
@@ -266,7 +266,7 @@ async def test_a_command_taken_back_while_the_broker_does_not_answer_is_not_offe
 
 
 async def test_a_deleted_command_can_be_withdrawn(bus, make):
-    epoch = await bus.claim_epoch()
+    epoch = await bus.state.claim_epoch()
     await bus.send([make.command(id="c1", worker="g0-0", epoch=epoch)])
     await bus._streams.context.purge_stream("TL_CMD_run")
     await bus.withdraw("g0-0", ["c1"])
@@ -278,7 +278,7 @@ async def test_a_command_of_an_earlier_weaver_is_withdrawn_with_all_earlier_ones
     worker = await connect_worker("g0-0")
     for ids in (["c1", "c2"], ["c3"]):
         bus = await connect_bus()
-        epoch = await bus.claim_epoch()
+        epoch = await bus.state.claim_epoch()
         await bus.add_workers([("g0-0", 1)])
         await bus.send([make.command(id=i, worker="g0-0", epoch=epoch) for i in ids])
     await bus.withdraw("g0-0", ["c1"])
@@ -348,19 +348,19 @@ async def test_a_bus_knows_whether_another_weaver_was_there_when_it_connected(
     connect_bus, arrivals
 ):
     first = await connect_bus(arrivals)
-    assert not first.others_there
+    assert not first.reports.others_there
     second = await connect_bus()
-    assert second.others_there
+    assert second.reports.others_there
     await first.close()
-    assert not (await connect_bus()).others_there
+    assert not (await connect_bus()).reports.others_there
 
 
 async def test_a_weaver_learns_that_it_was_superseded(connect_bus, arrivals):
     first, second = await connect_bus(arrivals), await connect_bus(arrivals)
     epochs = asyncio.Queue()
-    epoch = await first.claim_epoch()
+    epoch = await first.state.claim_epoch()
     await first.on_epoch(epochs.put_nowait)
-    assert await second.claim_epoch() == epoch + 1
+    assert await second.state.claim_epoch() == epoch + 1
     await second.on_epoch(lambda epoch: epochs.put_nowait(("the newest", epoch)))
     assert await soon(epochs.get()) == epoch + 1
     assert epochs.empty()
@@ -368,7 +368,7 @@ async def test_a_weaver_learns_that_it_was_superseded(connect_bus, arrivals):
 
 async def test_no_two_weavers_claim_one_epoch(connect_bus, arrivals):
     buses = [await connect_bus(arrivals) for _ in range(4)]
-    claimed = await asyncio.gather(*(bus.claim_epoch() for bus in buses for _ in range(5)))
+    claimed = await asyncio.gather(*(bus.state.claim_epoch() for bus in buses for _ in range(5)))
     assert sorted(claimed) == list(range(min(claimed), min(claimed) + 20))
 
 
@@ -500,18 +500,20 @@ async def test_a_server_that_has_less_room_than_before_is_taken_as_it_is(
         await bus.close()
 
 
-async def test_a_worker_that_claims_another_group_is_not_believed(
+async def test_a_worker_keeps_its_placement_until_a_later_generation(
     bus, arrivals, connect_worker, make
 ):
     worker = await connect_worker("g0-0")
     mine = subjects.event("run", "g0-0", 1)
-    for changes in ({"group": "g1"}, {"rank": 1}, {}):
-        await worker.client.publish(mine, codec.encode(make.hello(**changes)))
-    await arrivals.until(lambda a: a.messages)
-    assert arrivals.messages == [make.hello()]
-    assert arrivals.malformed == [
-        (mine, "need worker <group>-<rank>, g1-0, was g0-0"),
-        (mine, "need worker <group>-<rank>, g0-1, was g0-0"),
+    said = (make.hello(), make.hello(group="g1"), make.hello(rank=1, stage=2))
+    for hello in (*said, make.hello(group="g1", generation=1), make.hello()):
+        await worker.client.publish(mine, codec.encode(hello))
+    await arrivals.until(lambda a: len(a.messages) == 2 and len(a.malformed) == 3)
+    assert arrivals.messages == [make.hello(), make.hello(group="g1", generation=1)]
+    first = "need the placement of its first hello, trainer g0-0, stage 0, shard 0, was trainer"
+    assert arrivals.malformed[:2] == [
+        (mine, f"{first} g1-0, stage 0, shard 0"),
+        (mine, f"{first} g0-1, stage 2, shard 0"),
     ]
 
 

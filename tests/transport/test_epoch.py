@@ -59,12 +59,12 @@ async def test_an_epoch_claimed_while_a_weaver_is_disconnected_ends_it_when_it_i
 ):
     first = await NatsBus.connect(cable.url, "run", broker.credentials.weaver_creds)
     epochs = asyncio.Queue()
-    epoch = await first.claim_epoch()
+    epoch = await first.state.claim_epoch()
     await first.on_epoch(epochs.put_nowait)
     await cable.pull_out()
     await eventually(lambda: not first.is_connected)
     second = await connect_bus()
-    assert await second.claim_epoch() == epoch + 1
+    assert await second.state.claim_epoch() == epoch + 1
     assert epochs.empty()
     await cable.plug_in(cable.port)
     assert await soon(epochs.get()) == epoch + 1
@@ -76,53 +76,53 @@ async def test_a_claim_that_arrives_before_the_bucket_has_it_is_not_missed(
 ):
     first, second = await connect_bus(), await connect_bus()
     epochs = asyncio.Queue()
-    epoch = await first.claim_epoch()
+    epoch = await first.state.claim_epoch()
     await first.on_epoch(epochs.put_nowait)
-    fresh, stale = first._state.epoch, [epoch]
+    fresh, stale = first.state.newest_epoch, [epoch]
 
     async def late():
         return stale.pop() if stale else await fresh()
 
-    monkeypatch.setattr(first._state, "epoch", late)
-    await second.claim_epoch()
+    monkeypatch.setattr(first.state, "newest_epoch", late)
+    await second.state.claim_epoch()
     assert await soon(epochs.get()) == epoch + 1
 
 
 @pytest.mark.parametrize("garbage", [b"soon", b"-1", b"0", b"1_0", b"9" * 18, b"\xff" * 999])
 async def test_a_weaver_takes_an_epoch_that_is_none_for_a_lost_one(bus, garbage, caplog):
-    epoch = await bus.claim_epoch()
-    await bus._state._bucket.put("epoch", garbage)
-    again = await bus.claim_epoch(above=epoch)
+    epoch = await bus.state.claim_epoch()
+    await bus.state._bucket.put("epoch", garbage)
+    again = await bus.state.claim_epoch(above=epoch)
     assert again > epoch
-    assert await bus.claim_epoch() == again + 1
+    assert await bus.state.claim_epoch() == again + 1
     (line,) = [record.getMessage() for record in caplog.records]
     assert line.startswith("key epoch: need an epoch, was b'")
     assert len(line) < 200
 
 
 async def test_an_epoch_is_above_every_one_on_record(bus):
-    await bus._state._bucket.put("epoch", b"7")
-    assert await bus.claim_epoch(above=9) == 10
-    assert await bus.claim_epoch(above=9) == 11
+    await bus.state._bucket.put("epoch", b"7")
+    assert await bus.state.claim_epoch(above=9) == 10
+    assert await bus.state.claim_epoch(above=9) == 11
 
 
 async def test_a_weaver_ignores_an_invalid_epoch(connect_bus, caplog, logged):
     caplog.set_level(logging.WARNING)
     first, second = await connect_bus(), await connect_bus()
     epochs = asyncio.Queue()
-    epoch = await first.claim_epoch()
+    epoch = await first.state.claim_epoch()
     await first.on_epoch(epochs.put_nowait)
-    await first._state._bucket.put("epoch", b"soon")
+    await first.state._bucket.put("epoch", b"soon")
     await logged.eventually(bool)
     assert epochs.empty()
-    newest = await second.claim_epoch(above=epoch)
+    newest = await second.state.claim_epoch(above=epoch)
     assert await soon(epochs.get()) == newest
 
 
 async def test_the_first_epoch_after_a_lost_state_is_above_every_one_of_it(bus, monkeypatch):
     now_s = 1_800_000_000.0
     monkeypatch.setattr(state_bucket, "time", SimpleNamespace(time=lambda: now_s))
-    lost = [await bus.claim_epoch() for _ in range(5)]
+    lost = [await bus.state.claim_epoch() for _ in range(5)]
     await bus._streams.context.purge_stream("KV_TL_run")
     now_s += len(lost)  # a Weaver takes longer than a second to come and go
-    assert await bus.claim_epoch() > max(lost)
+    assert await bus.state.claim_epoch() > max(lost)

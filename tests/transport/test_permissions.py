@@ -172,7 +172,7 @@ async def received(bus):
 
     await bus.serve({verb: note(verb) for verb in ("status", "actions.stop")})
     await bus.serve_join(join)
-    await bus._state._bucket.put("epoch", b"7")
+    await bus.state._bucket.put("epoch", b"7")
     return received
 
 
@@ -248,7 +248,7 @@ async def test_no_answer_to_a_person_is_anybodys_question(connect_person, bus, a
 
 
 async def nothing_was_written(bus, received):
-    assert await bus._state.get("epoch") == b"7"
+    assert await bus.state.get("epoch") == b"7"
     stream = await bus._streams.context.stream_info("TL_CMD_run")
     assert stream.state.messages == 0
     assert not received
@@ -401,7 +401,7 @@ async def test_a_person_receives_the_messages_of_the_run(connect_person, connect
 
 
 async def test_a_person_reads_keys_as_a_plain_client_does(connect_person, bus):
-    await bus._state._bucket.put("knob.lr", b"0.1")
+    await bus.state._bucket.put("knob.lr", b"0.1")
     alice = await connect_person("alice")
     key_value = await alice.client.jetstream().key_value("TL_run")
     assert (await key_value.get("knob.lr")).value == b"0.1"

@@ -38,7 +38,7 @@ async def test_commands_acks_and_keys_survive_the_kill_of_the_broker(
     await bus.send([make.command()])
     await bus.store({"plan.p1": b"before"})
     await restart()
-    assert await bus._state.items("0") == {"plan.p1": b"before"}
+    assert await bus.state.items("0") == {"plan.p1": b"before"}
     message = await worker.pull()
     assert codec.decode_command(message.data).id == "c1"
     await message.ack_sync()
@@ -66,8 +66,8 @@ async def test_the_state_is_read_completely_although_the_servers_answers_overtak
         )
 
     monkeypatch.setattr(client, "_process_msg", late)
-    assert await bus._state.items("0") == entries
-    assert {key for key in await bus._state._keys() if key.startswith("0.")} == {
+    assert await bus.state.items("0") == entries
+    assert {key for key in await bus.state._keys() if key.startswith("0.")} == {
         f"0.{key}" for key in [*entries, "plan.gone"]
     }
 
@@ -96,14 +96,14 @@ async def test_writes_begun_while_the_broker_is_away_land_once(
     writes = [
         asyncio.create_task(bus.send([make.command()])),
         asyncio.create_task(bus.store({"plan.p1": b"1", "plan.p2": b"2"})),
-        asyncio.create_task(bus._state.claim_epoch()),
+        asyncio.create_task(bus.state.claim_epoch()),
     ]
     await asyncio.sleep(0)
     await broker.start()
     await asyncio.gather(*writes)
     stream = await bus._streams.context.stream_info("TL_CMD_run")
     assert stream.state.messages == 1
-    assert await bus._state.items("0") == {"plan.p1": b"1", "plan.p2": b"2"}
+    assert await bus.state.items("0") == {"plan.p1": b"1", "plan.p2": b"2"}
 
 
 async def test_an_ack_sent_while_the_weaver_reconnects_is_received(
@@ -123,10 +123,10 @@ async def test_an_ack_sent_while_the_weaver_reconnects_is_received(
 async def test_a_superseded_weaver_learns_it_over_a_restart(connect_bus, restart, arrivals):
     first, second = await connect_bus(arrivals), await connect_bus(arrivals)
     epochs = asyncio.Queue()
-    epoch = await first.claim_epoch()
+    epoch = await first.state.claim_epoch()
     await first.on_epoch(epochs.put_nowait)
     await restart()
-    await second.claim_epoch()
+    await second.state.claim_epoch()
     assert await soon(epochs.get()) == epoch + 1
 
 
@@ -134,7 +134,7 @@ async def test_a_graceful_stop_of_the_broker_is_survived_too(bus, broker):
     await broker.stop()
     await broker.start()
     await bus.store({"plan.p1": b"after"})
-    assert await bus._state.items("0") == {"plan.p1": b"after"}
+    assert await bus.state.items("0") == {"plan.p1": b"after"}
 
 
 async def test_a_broker_that_stays_away_is_one_clear_line(

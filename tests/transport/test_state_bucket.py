@@ -18,31 +18,31 @@ def weavers(connect_bus):
 
     async def weaver():
         bus = await connect_bus()
-        return bus, await bus.claim_epoch()
+        return bus, await bus.state.claim_epoch()
 
     return weaver
 
 
 async def test_a_first_weaver_finds_nothing(weavers):
     bus, _ = await weavers()
-    assert await bus.left() == (0, {})
+    assert await bus.state.left() == (0, {})
 
 
 async def test_a_successor_finds_stored_entries_and_not_deleted_ones(weavers):
     first, epoch = await weavers()
-    await first.left()
-    await first.take_over()
+    await first.state.left()
+    await first.state.take_over()
     await first.store({"plan.p1": b"1", "flight.c1.1": b"2", "knob.of.g0-0.lr": b"3"})
     await first.store({"plan.p1": b"11", "flight.c1.1": None})
     second, _ = await weavers()
-    assert await second.left() == (epoch, {"plan.p1": b"11", "knob.of.g0-0.lr": b"3"})
+    assert await second.state.left() == (epoch, {"plan.p1": b"11", "knob.of.g0-0.lr": b"3"})
 
 
 async def test_a_deleted_entry_stays_deleted(weavers):
     """A mark that expires gives the entry back to a server that is killed after it."""
     bus, epoch = await weavers()
-    await bus.left()
-    await bus.take_over()
+    await bus.state.left()
+    await bus.state.take_over()
     await bus.store({"flight.c1.1": b"1"})
     await bus.store({"flight.c1.1": None})
     js = bus._link.client.jetstream()
@@ -52,72 +52,72 @@ async def test_a_deleted_entry_stays_deleted(weavers):
 
 async def test_thousands_of_entries_are_stored_in_one_go(weavers):
     first, epoch = await weavers()
-    await first.left()
-    await first.take_over()
+    await first.state.left()
+    await first.state.take_over()
     entries = {f"flight.c1.{number}": b"x" * 200 for number in range(10_000)}
     await first.store(entries)
     second, _ = await weavers()
-    assert await second.left() == (epoch, entries)
+    assert await second.state.left() == (epoch, entries)
 
 
 async def test_a_superseded_weaver_cannot_overwrite_its_successors_state(weavers):
     first, _ = await weavers()
-    await first.left()
-    await first.take_over()
+    await first.state.left()
+    await first.state.take_over()
     await first.store({"plan.p1": b"old"})
     second, epoch = await weavers()
-    _, entries = await second.left()
+    _, entries = await second.state.left()
     await second.store({**entries, "plan.p2": b"new"})
-    await second.take_over()
+    await second.state.take_over()
     await first.store({"plan.p1": None, "plan.p2": b"late", "plan.p3": b"late"})
     third, _ = await weavers()
-    assert await third.left() == (epoch, {"plan.p1": b"old", "plan.p2": b"new"})
+    assert await third.state.left() == (epoch, {"plan.p1": b"old", "plan.p2": b"new"})
 
 
 async def test_a_take_over_cut_short_leaves_the_state_of_the_weaver_before(weavers):
     first, epoch = await weavers()
-    await first.left()
+    await first.state.left()
     await first.store({"plan.p1": b"1"})
-    await first.take_over()
+    await first.state.take_over()
     second, _ = await weavers()
-    await second.left()
+    await second.state.left()
     await second.store({"plan.p1": b"half"})  # and dies here
     third, newest = await weavers()
-    assert await third.left() == (epoch, {"plan.p1": b"1"})
+    assert await third.state.left() == (epoch, {"plan.p1": b"1"})
     await third.store({"plan.p1": b"1"})
-    await third.take_over()
-    assert sorted(await third._state._keys()) == [f"{newest}.plan.p1", "epoch", "whole"]
+    await third.state.take_over()
+    assert sorted(await third.state._keys()) == [f"{newest}.plan.p1", "epoch", "whole"]
 
 
 async def test_of_two_simultaneous_take_overs_one_fails(weavers):
     first, _ = await weavers()
     second, _ = await weavers()
-    await first.left()
-    await second.left()
-    await second.take_over()
+    await first.state.left()
+    await second.state.left()
+    await second.state.take_over()
     with pytest.raises(StateError, match="another Weaver took over run run"):
-        await first.take_over()
+        await first.state.take_over()
 
 
 async def test_the_later_of_two_weavers_reads_the_state_again(weavers):
     first, epoch = await weavers()
     second, _ = await weavers()
-    await first.left()
-    await second.left()
+    await first.state.left()
+    await second.state.left()
     await first.store({"plan.p1": b"1"})
-    await first.take_over()
+    await first.state.take_over()
     with pytest.raises(OvertakenError):
-        await second.take_over()
-    assert await second.left() == (epoch, {"plan.p1": b"1"})
-    await second.take_over()
+        await second.state.take_over()
+    assert await second.state.left() == (epoch, {"plan.p1": b"1"})
+    await second.state.take_over()
 
 
 async def test_to_take_over_twice_changes_nothing(weavers):
     bus, _ = await weavers()
-    await bus.left()
-    await bus.take_over()
-    bus._state._whole_revision = 0  # as if the answer to the first had been lost
-    await bus.take_over()
+    await bus.state.left()
+    await bus.state.take_over()
+    bus.state._whole_revision = 0  # as if the answer to the first had been lost
+    await bus.state.take_over()
 
 
 async def test_an_entry_that_the_server_will_never_take_is_one_clear_line(weavers):
@@ -128,7 +128,7 @@ async def test_an_entry_that_the_server_will_never_take_is_one_clear_line(weaver
 
 async def test_an_invalid_epoch_of_the_state_is_one_clear_line(weavers):
     bus, _ = await weavers()
-    await bus._state._bucket.put(WHOLE_KEY, b"\xff" * 1000)
+    await bus.state._bucket.put(WHOLE_KEY, b"\xff" * 1000)
     with pytest.raises(BrokerError, match=r"key whole: need a whole number, was b'\\xff") as caught:
-        await bus.left()
+        await bus.state.left()
     assert len(str(caught.value)) < 200

@@ -21,6 +21,7 @@ from torchloom_core.live.trajectory.reader import read_epochs
 from torchloom_core.live.transport import NatsBus, connection
 from torchloom_core.live.transport.broker import EmbeddedBroker
 from torchloom_core.live.transport.jetstream import JetStream
+from torchloom_core.live.transport.state_bucket import StateBucket
 from torchloom_core.live.weaver import run, startup
 
 pytestmark = pytest.mark.integration
@@ -29,10 +30,10 @@ STEPS = [
     (NatsBus, "connect"),
     (JetStream, "check"),
     (JetStream, "make"),
-    (NatsBus, "claim_epoch"),
-    (NatsBus, "left"),
+    (StateBucket, "claim_epoch"),
+    (StateBucket, "left"),
     (NatsBus, "store"),
-    (NatsBus, "take_over"),
+    (StateBucket, "take_over"),
     (NatsBus, "open"),
     (NatsBus, "serve"),
     (NatsBus, "on_epoch"),
@@ -115,14 +116,19 @@ async def test_a_broker_that_is_killed_at_any_step_of_a_start_is_waited_for(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["left", "take_over", "open", "on_epoch"])
-async def test_a_broker_that_stalls_at_a_step_of_a_start_is_waited_for(start, monkeypatch, name):
+@pytest.mark.parametrize(
+    ("part", "name"),
+    [(StateBucket, "left"), (StateBucket, "take_over"), (NatsBus, "open"), (NatsBus, "on_epoch")],
+)
+async def test_a_broker_that_stalls_at_a_step_of_a_start_is_waited_for(
+    start, monkeypatch, part, name
+):
     def stall():
         server = start.server
         server.suspend()
         asyncio.get_running_loop().call_later(1.0, server.resume)
 
-    plant(monkeypatch, NatsBus, name, stall)
+    plant(monkeypatch, part, name, stall)
     await start.run()
     assert start.was_ready
 
@@ -148,7 +154,7 @@ async def test_a_start_that_fails_leaves_no_server_that_it_launched(start, monke
     async def fail(self):
         raise StateError("no")
 
-    monkeypatch.setattr(NatsBus, "left", fail)
+    monkeypatch.setattr(StateBucket, "left", fail)
     with pytest.raises(StateError, match="no"):
         await start.run()
     assert start.server is None
@@ -161,7 +167,7 @@ async def test_a_start_that_fails_leaves_the_server_that_was_there(start, monkey
     async def fail(self):
         raise StateError("no")
 
-    monkeypatch.setattr(NatsBus, "left", fail)
+    monkeypatch.setattr(StateBucket, "left", fail)
     with pytest.raises(StateError, match="no"):
         await start.run()
     assert broker.is_alive()
@@ -171,22 +177,22 @@ async def test_a_start_that_is_superseded_leaves_the_server_to_its_successor(sta
     async def overtaken(self):
         raise SupersededError("another Weaver took over run run")
 
-    monkeypatch.setattr(NatsBus, "take_over", overtaken)
+    monkeypatch.setattr(StateBucket, "take_over", overtaken)
     with pytest.raises(SupersededError):
         await start.run()
     assert start.server is not None
 
 
 async def test_of_two_weavers_that_start_at_once_the_later_continues(start, monkeypatch):
-    take_over, overtaken = NatsBus.take_over, []
+    take_over, overtaken = StateBucket.take_over, []
 
     async def late(self):
         if not overtaken:
-            overtaken.append(self._epoch)
-            await self._state._bucket.put("whole", str(self._epoch - 1).encode())
+            overtaken.append(self.epoch)
+            await self._bucket.put("whole", str(self.epoch - 1).encode())
         await take_over(self)
 
-    monkeypatch.setattr(NatsBus, "take_over", late)
+    monkeypatch.setattr(StateBucket, "take_over", late)
     await start.run()
     assert start.was_ready
     begun = [record.meta.epoch for record in read_epochs(run_folder(start.state, "run"))]
@@ -200,7 +206,7 @@ async def test_a_start_that_hangs_is_ended_by_sigterm(start, monkeypatch):
         begun.set()
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(NatsBus, "left", hang)
+    monkeypatch.setattr(StateBucket, "left", hang)
     running = asyncio.create_task(start.run())
     await begun.wait()
     os.kill(os.getpid(), signal.SIGTERM)
@@ -208,7 +214,7 @@ async def test_a_start_that_hangs_is_ended_by_sigterm(start, monkeypatch):
     await running
     assert not start.was_ready
     assert start.server is None
-    assert time.monotonic() - before < startup._EMBEDDED_PATIENCE_S
+    assert time.monotonic() - before < startup._PATIENCE_S
 
 
 async def test_a_kernel_that_fails_ends_the_weaver_with_one_line_and_the_input_on_record(

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from torchloom_core.config.schema import Config, Dashboard
 from torchloom_core.floor.errors import DashboardError
+from torchloom_core.floor.first_done import first_done
 from torchloom_core.floor.web_server import listener, served, url_of
 from torchloom_core.live.dashboard.app import application
 from torchloom_core.live.dashboard.auth import LOOPBACK
@@ -92,15 +93,7 @@ async def _serve(
     tls = {"ssl_certfile": dashboard.certificate, "ssl_keyfile": dashboard.key} if secure else {}
     async with served(app, found, **_OPTIONS, **tls):
         print_link()
-        following = asyncio.create_task(state.follow())
-        watching = asyncio.create_task(_watch(state, backtest))
-        stopping = asyncio.create_task(stop.wait())
-        tasks = {following, watching, stopping}
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in tasks:
-            task.cancel()
-        for task in done:
-            task.result()
+        await first_done(state.follow(), _watch(state, backtest), stop.wait())
 
 
 async def _watch(state: Live | RecordedRun, backtest: Backtest) -> None:

@@ -6,15 +6,15 @@ import re
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
 
 import grpc
 import msgspec
 
 from torchloom_core.floor.errors import LighthouseError, MessageError
+from torchloom_core.floor.first_done import first_done
 from torchloom_core.floor.web_server import listener, served, url_of
 from torchloom_core.live.lighthouse import protocol
 from torchloom_core.live.lighthouse.front import Front, listeners
@@ -100,7 +100,7 @@ async def serve(settings: Settings, ready: Callable[[str], None]) -> None:
         state = StateFile(settings.state, settings.run) if settings.state else None
         if state is not None:
             stack.callback(state.close)
-            if not await _unless(stop, state.take(wait=settings.standby)):
+            if await first_done(state.take(wait=settings.standby), stop.wait()):
                 return
         found = state.load() if state else None
         lowest_id = id_by_the_clock()
@@ -139,17 +139,12 @@ async def serve(settings: Settings, ready: Callable[[str], None]) -> None:
             link = WeaverLink(steering, settings.run, settings.url, settings.creds)
             service.on_change = link.changed
             parts.append(link.run())
-        tasks: list[asyncio.Task[Any]] = [asyncio.create_task(part) for part in parts]
-        tasks.append(asyncio.create_task(stop.wait()))
-        stack.push_async_callback(_cancel, tasks)
         host = address(settings.bind, "--bind")[0]
         name = socket.gethostname() if host in ("::", "0.0.0.0") else host
         where = f"http://{f'[{name}]' if ':' in name else name}:{port}"
         shown = f", its page is {url_of(page)}/status" if page else ""
         ready(f"Lighthouse is ready on {where}{shown}")
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
+        await first_done(*parts, stop.wait())
 
 
 def last_requests(state: StateFile | None, saved: SavedState) -> tuple[Member, ...]:
@@ -224,21 +219,3 @@ def _page_listener(bind: str) -> socket.socket | None:
             why,
         )
         return None
-
-
-async def _unless(stop: asyncio.Event, waiting: "asyncio._CoroutineLike[None]") -> bool:
-    """Await ``waiting``; return False if ``stop`` was set first."""
-    task, stopping = asyncio.create_task(waiting), asyncio.create_task(stop.wait())
-    await asyncio.wait({task, stopping}, return_when=asyncio.FIRST_COMPLETED)
-    over = not task.done()
-    await _cancel([task, stopping]) if over else stopping.cancel()
-    if not over:
-        task.result()
-    return not over
-
-
-async def _cancel(tasks: Iterable["asyncio.Task[Any]"]) -> None:
-    pending = list(tasks)
-    for task in pending:
-        task.cancel()
-    await asyncio.gather(*pending, return_exceptions=True)

@@ -32,7 +32,7 @@ from torchloom_core.live.transport.jetstream import JetStream
 from torchloom_core.live.transport.owner import Ownership
 from torchloom_core.live.transport.quota import Quota, Turns
 from torchloom_core.live.transport.report_feed import ReportFeed
-from torchloom_core.live.transport.state_bucket import EPOCH_KEY, Left, StateBucket
+from torchloom_core.live.transport.state_bucket import EPOCH_KEY, StateBucket
 from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import decode_join_request, encode
 from torchloom_core.wire.commands import Command
@@ -80,13 +80,12 @@ class NatsBus:
         self._services: list[Service] = []
         self._turns = Turns()
         self._streams = streams
-        self._reports = reports
+        self.reports = reports
         self._bulk = bulk
-        self._state = state
+        self.state = state
         self._run = run
         self._clock = clock
         self._inlet: Inlet | None = None
-        self._epoch = 0
         self._superseded: Callable[[int], None] | None = None
         self._outbox: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue(_OUTBOX_MESSAGES)
         self._posting = asyncio.create_task(self._post())
@@ -137,11 +136,6 @@ class NatsBus:
         return self._link.is_connected
 
     @property
-    def others_there(self) -> bool:
-        """Whether another Weaver of the run was connected when this one connected."""
-        return self._reports.others_there
-
-    @property
     def malformed(self) -> int:
         """Number of malformed messages dropped so far."""
         return self._inlet.malformed if self._inlet else 0
@@ -154,7 +148,7 @@ class NatsBus:
         ``malformed(subject, reason)`` gets every dropped message.
         """
         self._inlet = Inlet(self._run, self._clock, receive, malformed)
-        for feed in (self._reports, self._bulk):
+        for feed in (self.reports, self._bulk):
             await self._subscribe(feed.deliver_to, partial(self._take_report, feed))
             await feed.begin()
         await self._subscribe(subjects.telemetry(self._run), self._take_telemetry)
@@ -193,11 +187,13 @@ class NatsBus:
 
         For a command of an earlier Weaver, all earlier commands to the worker are deleted.
         """
-        await self._streams.withdraw(worker, [f"{command}:{self._epoch}" for command in commands])
+        await self._streams.withdraw(
+            worker, [f"{command}:{self.state.epoch}" for command in commands]
+        )
 
     async def reports_taken_until_ns(self) -> int | None:
         """Return what :meth:`ReportFeed.taken_until_ns` does."""
-        return await self._reports.taken_until_ns(self._clock.now_ns)
+        return await self.reports.taken_until_ns(self._clock.now_ns)
 
     async def roll_call(self, epoch: int, workers: Sequence[str] = ()) -> None:
         """Request a hello from these workers, or from all."""
@@ -227,26 +223,9 @@ class NatsBus:
         except asyncio.QueueFull:
             self.unpublished += 1
 
-    async def left(self) -> Left:
-        """Return the last Weaver's state."""
-        return await self._state.left()
-
     async def store(self, entries: Mapping[str, bytes | None]) -> None:
         """Store entries of this epoch's state, in order; None deletes one."""
-        await self._state.write(self._epoch, entries)
-
-    async def take_over(self) -> None:
-        """Mark this epoch's entries as the whole state; see :meth:`StateBucket.take_over`."""
-        await self._state.take_over(self._epoch)
-
-    async def claim_epoch(self, above: int = 0) -> int:
-        """Become the run's Weaver: claim an epoch above ``above`` and all others; return it."""
-        self._epoch = await self._state.claim_epoch(above)
-        return self._epoch
-
-    async def newest_epoch(self) -> int:
-        """Return the epoch that was claimed last."""
-        return await self._state.epoch()
+        await self.state.write(entries)
 
     async def on_epoch(self, callback: Callable[[int], None]) -> None:
         """Call ``callback(epoch)`` once when another Weaver has claimed a later epoch than ours."""
@@ -369,15 +348,15 @@ class NatsBus:
         """Catch up on what was missed while the connection was down."""
         await self._check_epoch()
         if self._superseded is not None:
-            await self._reports.begin_again()
+            await self.reports.begin_again()
             await self._bulk.begin_again()
-            await self.roll_call(self._epoch)
+            await self.roll_call(self.state.epoch)
 
     async def _check_epoch(self) -> None:
-        if self._superseded is None or not self._epoch:
+        if self._superseded is None or not self.state.epoch:
             return
-        newest = await self._state.epoch()
-        if newest > self._epoch and self._superseded is not None:
+        newest = await self.state.newest_epoch()
+        if newest > self.state.epoch and self._superseded is not None:
             callback, self._superseded = self._superseded, None
             callback(newest)
 

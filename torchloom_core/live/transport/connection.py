@@ -12,6 +12,7 @@ import nats.errors
 import nats.js.errors
 
 from torchloom_core.floor.errors import BrokerError, RefusedByBrokerError
+from torchloom_core.floor.first_done import first_done
 from torchloom_core.floor.nats_client import GuardedClient, NatsClient
 from torchloom_core.floor.server_urls import login_of, shown
 from torchloom_core.live.transport.broker.binary import check_version
@@ -126,21 +127,15 @@ class Connection:
             f"{self._url}: {what}: need an answer within {RETRY_S:g} s, was {_one_line(reason)}"
         )
 
-    async def persist_if_allowed(self, what: str, call: Callable[[], Awaitable[_T]]) -> _T:
+    async def persist_if_allowed(self, what: str, call: Callable[[], Awaitable[None]]) -> None:
         """Do the same as :meth:`persist`, but fail at once if the server denies permission."""
         self._denied = asyncio.Event()
-        call_task = asyncio.create_task(self.persist(what, call))
-        denied = asyncio.create_task(self._denied.wait())
         try:
-            await asyncio.wait({call_task, denied}, return_when=asyncio.FIRST_COMPLETED)
-            if call_task.done():
-                return call_task.result()
-            need = "need credentials with a Weaver's permissions"
-            raise BrokerError(f"{self._url}: {need}: {_one_line(self._last_error or Exception())}")
+            if await first_done(self.persist(what, call), self._denied.wait()):
+                why = _one_line(self._last_error or Exception())
+                need = "need credentials with a Weaver's permissions"
+                raise BrokerError(f"{self._url}: {need}: {why}")
         finally:
-            call_task.cancel()
-            denied.cancel()
-            await asyncio.gather(call_task, denied, return_exceptions=True)
             self._denied = None
 
     async def settle(self) -> None:

@@ -6,8 +6,15 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
+import msgspec
 import psutil
+
+from torchloom_core.floor.errors import StateError
+from torchloom_core.wire.codec import UNREADABLE
+
+_T = TypeVar("_T")
 
 _PRIVATE_FILE = 0o600
 _POLL_S = 0.01
@@ -69,6 +76,16 @@ def end(pid: int, argument: str, patience_s: float) -> None:
         return  # it has ended meanwhile
     except psutil.AccessDenied:
         raise PermissionError(errno.EPERM, os.strerror(errno.EPERM)) from None
+
+
+def read_record(path: Path, record: type[_T]) -> _T | None:
+    """Return what was stored of the process that was started last, or None without a file."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=record)
+    except FileNotFoundError:
+        return None
+    except (OSError, *UNREADABLE) as error:
+        raise StateError(f"{path}: cannot be read: {error}") from None
 
 
 def has_ended(child: int) -> bool:

@@ -54,7 +54,7 @@ class Left(NamedTuple):
 
 
 class StateBucket:
-    """The key-value bucket of one run: the Weaver's state, by epoch."""
+    """The key-value bucket of one run: the Weaver's state, by epoch; ``epoch`` is the own one."""
 
     def __init__(self, link: Connection, run: str, streams: JetStream) -> None:
         self._link = link
@@ -63,21 +63,22 @@ class StateBucket:
         self._js = streams.context
         self._kv: KeyValue | None = None
         self._whole_revision = 0
+        self.epoch = 0
 
     async def make(self) -> None:
         """Create the bucket, unless it exists."""
         self._kv = await self._link.persist("make the key-value bucket", self._make_bucket)
 
-    async def write(self, epoch: int, entries: Mapping[str, bytes | None]) -> None:
-        """Store entries of the epoch's state, in their order; None deletes one.
+    async def write(self, entries: Mapping[str, bytes | None]) -> None:
+        """Store entries of this epoch's state, in their order; None deletes one.
 
         No other epoch's entries are touched: a Weaver that does not know yet that it is
         superseded cannot change its successor's. To write the same again changes nothing.
         """
         messages = (
-            Message(self._subject(f"{epoch}.{key}"), b"", _GONE)
+            Message(self._subject(f"{self.epoch}.{key}"), b"", _GONE)
             if data is None
-            else Message(self._subject(f"{epoch}.{key}"), data)
+            else Message(self._subject(f"{self.epoch}.{key}"), data)
             for key, data in entries.items()
         )
         await self._streams.publish("store the state", messages)
@@ -90,12 +91,13 @@ class StateBucket:
         epoch = _whole_number(WHOLE_KEY, whole)
         return Left(epoch, await self.items(str(epoch)) if epoch else {})
 
-    async def take_over(self, epoch: int) -> None:
-        """Mark the epoch's entries as the whole state, and delete those of other epochs.
+    async def take_over(self) -> None:
+        """Mark this epoch's entries as the whole state, and delete those of other epochs.
 
         SupersededError if a Weaver of a later epoch has taken over meanwhile; OvertakenError if one
         of an earlier epoch has, which ends once it detects this one.
         """
+        epoch = self.epoch
 
         async def mark() -> None:
             try:
@@ -134,9 +136,11 @@ class StateBucket:
 
         A key without a valid epoch counts as lost.
         """
-        return await self._link.persist("claim the epoch", lambda: self._claim_epoch(above))
+        claim = partial(self._claim_epoch, above)
+        self.epoch = await self._link.persist("claim the epoch", claim)
+        return self.epoch
 
-    async def epoch(self) -> int:
+    async def newest_epoch(self) -> int:
         """Return the epoch that was claimed last, 0 if there is none."""
         return _epoch(await self.get(EPOCH_KEY)) or 0
 

@@ -113,7 +113,7 @@ class Weaver:
         self._effectors = Effectors(
             bus, self._outbox, plugins.effectors, config.run.name, epoch, self.enter
         )
-        self._epochs = EpochWatch(epoch, believed, bus.newest_epoch, self._end, warn)
+        self._epochs = EpochWatch(epoch, believed, bus.state.newest_epoch, self._end, warn)
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.operator_service = OperatorService(
             epoch, self.enter, self.status, partial(describe_knobs, self._kernel)
@@ -229,7 +229,7 @@ class Weaver:
         if control != Control():
             text = "epoch %d; took over %d commands in flight from the last Weaver"
             log.info(text, self._epoch, len(control.flights))
-        if self._bus.others_there:
+        if self._bus.reports.others_there:
             log.warning("another Weaver of this run is connected: taking over, the other one ends")
         for failure in self._plugins.failed:
             log.warning("quarantined: %s", failure.detail)
@@ -239,7 +239,7 @@ class Weaver:
             self._over.result()
         self._reports.begin()
         await self._outbox.store()
-        await self._bus.take_over()
+        await self._bus.state.take_over()
         await self._bus.open(self.receive, lambda subject, reason: None)
         await self._bus.serve(self.operator_service.verbs)
         await self._bus.on_epoch(self._superseded)

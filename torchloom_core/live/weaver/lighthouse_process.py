@@ -30,9 +30,9 @@ from torchloom_core.live.transport.detached_process import (
     has_ended,
     is_running,
     is_stopped,
+    read_record,
     start_detached,
 )
-from torchloom_core.wire.codec import UNREADABLE
 
 _log = logging.getLogger(__name__)
 
@@ -93,7 +93,7 @@ class LighthouseProcess:
     async def _adopt_or_launch(
         self, url: str, creds: Path | None, expected: Callable[[], Iterable[str]]
     ) -> None:
-        last = self._last_record() or self._record
+        last = read_record(self._record_path, _Record) or self._record
         runs = last is not None and is_running(last.pid, str(self._state))
         port = self._settings.port or (last.port if last else 0)
         if not (self._settings.port or runs or self._record):
@@ -180,14 +180,6 @@ class LighthouseProcess:
                 return
             await asyncio.sleep(_POLL_S)
         raise LighthouseError(f"the lighthouse was not ready after {_START_S:g} s: see {log}")
-
-    def _last_record(self) -> _Record | None:
-        try:
-            return msgspec.json.decode(self._record_path.read_bytes(), type=_Record)
-        except FileNotFoundError:
-            return None
-        except (OSError, *UNREADABLE) as error:
-            raise StateError(f"{self._record_path}: cannot be read: {error}") from None
 
 
 def _lines(log: Path) -> list[str]:

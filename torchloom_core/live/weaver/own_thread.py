@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from concurrent.futures import Future
 from typing import TypeVar
 
 _T = TypeVar("_T")
@@ -14,25 +14,14 @@ async def in_own_thread(name: str, call: Callable[[], _T], patience_s: float) ->
 
     TimeoutError after ``patience_s``; the thread is then abandoned.
     """
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[_T] = loop.create_future()
-
-    def finish(result: _T | None, error: BaseException | None) -> None:
-        if done.done():
-            return
-        if error is None:
-            done.set_result(result)  # type: ignore[arg-type]
-        else:
-            done.set_exception(error)
+    done: Future[_T] = Future()
+    done.set_running_or_notify_cancel()
 
     def work() -> None:
-        outcome: tuple[_T | None, BaseException | None]
         try:
-            outcome = call(), None
+            done.set_result(call())
         except BaseException as error:  # noqa: BLE001 - foreign code, which may call sys.exit
-            outcome = None, error
-        with suppress(RuntimeError):  # the loop was closed meanwhile
-            loop.call_soon_threadsafe(finish, *outcome)
+            done.set_exception(error)
 
     threading.Thread(target=work, name=name, daemon=True).start()
-    return await asyncio.wait_for(done, patience_s)
+    return await asyncio.wait_for(asyncio.wrap_future(done), patience_s)

@@ -6,11 +6,10 @@
 import asyncio
 import gc
 import signal
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from contextlib import AsyncExitStack, contextmanager
-from functools import partial
+import socket
+from collections.abc import Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
 
 from torchloom_core.config.schema import Config
 from torchloom_core.floor.clock import SystemClock
@@ -19,29 +18,31 @@ from torchloom_core.floor.errors import (
     OutrankedError,
     OvertakenError,
     RunHeldError,
+    StateError,
     SupersededError,
 )
+from torchloom_core.floor.files import write_private
+from torchloom_core.floor.first_done import first_done
 from torchloom_core.live.kernel.plugins.host import ActivePlugins
 from torchloom_core.live.trajectory.layout import newest_epoch, run_folder
 from torchloom_core.live.trajectory.writer import TrajectoryWriter
 from torchloom_core.live.transport import NatsBus
-from torchloom_core.live.transport.broker import EmbeddedBroker
+from torchloom_core.live.transport.broker import EmbeddedBroker, nats_url
 from torchloom_core.live.transport.security.enrolment import Enrolment
 from torchloom_core.live.transport.security.grants import Grants
 from torchloom_core.live.weaver.daemon import Weaver
 from torchloom_core.live.weaver.epoch_rise import EpochRises
 from torchloom_core.live.weaver.folder_lock import FolderLock
-from torchloom_core.live.weaver.join_file import write_join_file
 from torchloom_core.live.weaver.lighthouse_process import LighthouseProcess
 from torchloom_core.live.weaver.recovery import Inheritance
 from torchloom_core.live.weaver.run_ownership import lock_folder, take_run
-from torchloom_core.wire import subjects
+from torchloom_core.wire import codec, subjects
+from torchloom_core.wire.messages import JoinFile
 
-_EMBEDDED_PATIENCE_S = 20.0
+_PATIENCE_S = 20.0
 """How long the first connect waits for the embedded server."""
 
-_Own = Callable[[NatsBus], Awaitable[None]]
-"""Makes this process the owner of the run, or raises RunHeldError."""
+_ANY_ADDRESS = ("0.0.0.0", "::")
 
 
 async def run(
@@ -67,169 +68,162 @@ async def run(
         loop.add_signal_handler(signum, stop.set)
     lock = await lock_folder(Path(config.weaver.state_dir), take_over=take_over)
     try:
-        own = partial(take_run, run=config.run.name, lock=lock, take_over=take_over)
-        await _run(config, plugins, ready, ending, stop, lock, own, renew)
+        process = _Process(config, lock, take_over=take_over)
+        await process.serve(stop, plugins, ready, renew)
+        ending()
+        await process.stop_servers()
     finally:
         lock.release()
 
 
-async def _run(
-    config: Config,
-    plugins: ActivePlugins,
-    ready: Callable[[str, str], None],
-    ending: Callable[[], None],
-    stop: asyncio.Event,
-    lock: FolderLock,
-    own: _Own,
-    renew: Callable[[], ActivePlugins] | None,
-) -> None:
-    broker = None if config.broker.url else _embedded(config)
-    lighthouse = _lighthouse(config)
-    serving, over, rises = False, False, EpochRises()
-    try:
-        while not over:
-            try:
-                async with AsyncExitStack() as stack:
-                    call = _already_ready if serving else ready
-                    starting = _start(config, plugins, broker, lighthouse, stack, call, own, rises)
-                    weaver = await _unless(stop, starting)
-                    if weaver is not None:
-                        serving = True
-                        if not lock.held:
-                            later = asyncio.create_task(lock.take_later())
-                            stack.callback(later.cancel)
-                        gc.freeze()  # what is there now stays; collecting it takes 50 ms
-                        await weaver.run(stop)
-                over = True
-            except OutrankedError as error:
-                rises.note(error)
-                plugins = renew() if renew else plugins
-    except (SupersededError, RunHeldError):
-        raise
-    except BaseException:
-        # After a failure the server keeps running, and the next Weaver adopts it. A server that
-        # was launched for a Weaver that never served is stopped.
-        if broker is not None and broker.launched and not serving:
-            await broker.stop()
-        raise
-    ending()
-    if lighthouse is not None:
-        await lighthouse.stop_unless_needed()  # without a Weaver it is not supervised
-    if broker is not None:
-        await broker.stop()
+class _Process:
+    """The servers of one process, and its Weavers: one that workers outrank is followed by another.
 
+    ``is_serving`` is whether a Weaver has started.
+    """
 
-def _already_ready(url: str, lighthouse: str) -> None:
-    """Do nothing: ``ready`` was called at the first start."""
+    def __init__(self, config: Config, lock: FolderLock, *, take_over: bool) -> None:
+        self._config = config
+        self._state_dir = Path(config.weaver.state_dir)
+        self._run = config.run.name
+        self._lock = lock
+        self._take_over = take_over
+        self._rises = EpochRises()
+        self._is_serving = False
+        settings = config.broker
+        self._broker = (
+            None
+            if settings.url
+            else EmbeddedBroker(self._state_dir, self._run, host=settings.host, port=settings.port)
+        )
+        self._lighthouse = (
+            LighthouseProcess(self._state_dir, self._run, config.lighthouse)
+            if config.lighthouse
+            else None
+        )
 
-
-def _embedded(config: Config) -> EmbeddedBroker:
-    return EmbeddedBroker(
-        Path(config.weaver.state_dir),
-        config.run.name,
-        host=config.broker.host,
-        port=config.broker.port,
-    )
-
-
-def _lighthouse(config: Config) -> LighthouseProcess | None:
-    if config.lighthouse is None:
-        return None
-    return LighthouseProcess(Path(config.weaver.state_dir), config.run.name, config.lighthouse)
-
-
-async def _start(
-    config: Config,
-    plugins: ActivePlugins,
-    broker: EmbeddedBroker | None,
-    lighthouse: LighthouseProcess | None,
-    stack: AsyncExitStack,
-    ready: Callable[[str, str], None],
-    own: _Own,
-    rises: EpochRises,
-) -> Weaver:
-    """Return a Weaver that has taken over; ``stack`` gets what has to be undone at its end."""
-    settings = config.broker
-    url, creds = settings.url, Path(settings.creds) if settings.creds else None
-    if broker is not None:
-        await broker.start()
-        supervising = asyncio.create_task(broker.supervise())
-        stack.callback(supervising.cancel)
-        url, creds = broker.url, broker.credentials.weaver_creds
-    clock, name = SystemClock(), config.run.name
-    patience_s = 0.0 if broker is None else _EMBEDDED_PATIENCE_S
-    with _remedy_in_errors(broker):
-        bus = await NatsBus.connect(url, name, creds=creds, clock=clock, patience_s=patience_s)
-        stack.push_async_callback(bus.close)
-        await own(bus)
-        stack.push_async_callback(bus.owner.give_back)
-        while (weaver := await _take_over(config, plugins, bus, clock, stack, rises)) is None:
-            pass
-        enrolment = None
-        if broker is not None:
-            credentials = broker.credentials
-            grants = Grants(credentials.grants_path)
-            enrolment = Enrolment(name, credentials.worker_jwt, grants)
-        await weaver.admit_workers(enrolment)
-    where = ""
-    if lighthouse is not None:
-        light_creds = creds if broker is None else broker.credentials.lighthouse_creds
-        await lighthouse.start(url, light_creds, weaver.training_replicas)
-        supervising = asyncio.create_task(lighthouse.supervise())
-        stack.callback(supervising.cancel)
-        where = lighthouse.url
-    write_join_file(Path(config.weaver.state_dir), config, url, broker)
-    ready(url, where)
-    return weaver
-
-
-@contextmanager
-def _remedy_in_errors(broker: EmbeddedBroker | None) -> Iterator[None]:
-    try:
-        yield
-    except BrokerError as error:
-        if broker is None:
-            raise
-        raise type(error)(f"{error}; {broker.remedy}") from None
-
-
-async def _take_over(
-    config: Config,
-    plugins: ActivePlugins,
-    bus: NatsBus,
-    clock: SystemClock,
-    stack: AsyncExitStack,
-    rises: EpochRises,
-) -> Weaver | None:
-    """Return a Weaver that has taken over, or None if the state has to be read again."""
-    name = config.run.name
-    folder = run_folder(Path(config.weaver.state_dir), name)
-    epoch = await bus.claim_epoch(above=max(newest_epoch(folder), rises.above))
-    left = await bus.left()
-    inheritance = Inheritance(left.entries, f"bucket {subjects.bucket(name)}")
-    inheritance.follow(folder, left.epoch)
-    trajectory = TrajectoryWriter(folder, name, epoch, config, plugins.versions, clock.now_ns())
-    async with AsyncExitStack() as attempt:
-        attempt.callback(trajectory.close)
-        weaver = Weaver(config, plugins, bus, clock, epoch, trajectory, rises.believed)
+    async def serve(
+        self,
+        stop: asyncio.Event,
+        plugins: ActivePlugins,
+        ready: Callable[[str, str], None],
+        renew: Callable[[], ActivePlugins] | None,
+    ) -> None:
+        """Run Weavers until ``stop`` is set or one fails."""
         try:
-            await weaver.start(inheritance.recovered(epoch), inheritance.poison)
-        except OvertakenError:
-            # Two Weavers started at once: the one with the lower epoch ends, this one tries again.
-            return None
-        stack.push_async_exit(attempt.pop_all())
-    return weaver
+            while not stop.is_set():
+                try:
+                    async with AsyncExitStack() as stack:
+                        weaver = await first_done(self._start(plugins, stack, ready), stop.wait())
+                        if isinstance(weaver, Weaver):
+                            self._is_serving = True
+                            if not self._lock.held:
+                                later = asyncio.create_task(self._lock.take_later())
+                                stack.callback(later.cancel)
+                            gc.freeze()  # what is there now stays; collecting it takes 50 ms
+                            await weaver.run(stop)
+                except OutrankedError as error:
+                    self._rises.note(error)
+                    plugins = renew() if renew else plugins
+        except (SupersededError, RunHeldError):
+            raise
+        except BaseException:
+            # After a failure the server keeps running, and the next Weaver adopts it. A server that
+            # was launched for a Weaver that never served is stopped.
+            if self._broker is not None and self._broker.launched and not self._is_serving:
+                await self._broker.stop()
+            raise
+
+    async def stop_servers(self) -> None:
+        """Stop the lighthouse, unless groups use it, and the broker: none supervises them now."""
+        if self._lighthouse is not None:
+            await self._lighthouse.stop_unless_needed()
+        if self._broker is not None:
+            await self._broker.stop()
+
+    async def _start(
+        self, plugins: ActivePlugins, stack: AsyncExitStack, ready: Callable[[str, str], None]
+    ) -> Weaver:
+        """Return a Weaver that has taken over; ``stack`` gets what has to be undone at its end."""
+        settings, broker, clock = self._config.broker, self._broker, SystemClock()
+        url, creds = settings.url, Path(settings.creds) if settings.creds else None
+        light_creds, patience_s = creds, 0.0
+        if broker is not None:
+            await broker.start()
+            stack.callback(asyncio.create_task(broker.supervise()).cancel)
+            url, creds, patience_s = broker.url, broker.credentials.weaver_creds, _PATIENCE_S
+            light_creds = broker.credentials.lighthouse_creds
+        try:
+            bus = await NatsBus.connect(
+                url, self._run, creds=creds, clock=clock, patience_s=patience_s
+            )
+            stack.push_async_callback(bus.close)
+            await take_run(bus, self._run, self._lock, take_over=self._take_over)
+            stack.push_async_callback(bus.owner.give_back)
+            while (weaver := await self._take_state(plugins, bus, clock, stack)) is None:
+                pass
+            enrolment = None
+            if broker is not None:
+                grants = Grants(broker.credentials.grants_path)
+                enrolment = Enrolment(self._run, broker.credentials.worker_jwt, grants)
+            await weaver.admit_workers(enrolment)
+        except BrokerError as error:
+            if broker is None:
+                raise
+            raise type(error)(f"{error}; {broker.remedy}") from None
+        where = ""
+        if self._lighthouse is not None:
+            await self._lighthouse.start(url, light_creds, weaver.training_replicas)
+            stack.callback(asyncio.create_task(self._lighthouse.supervise()).cancel)
+            where = self._lighthouse.url
+        write_join_file(self._state_dir, self._config, url, broker)
+        if not self._is_serving:
+            ready(url, where)
+        return weaver
+
+    async def _take_state(
+        self, plugins: ActivePlugins, bus: NatsBus, clock: SystemClock, stack: AsyncExitStack
+    ) -> Weaver | None:
+        """Return a Weaver that has taken over, or None if the state has to be read again."""
+        config, folder = self._config, run_folder(self._state_dir, self._run)
+        epoch = await bus.state.claim_epoch(above=max(newest_epoch(folder), self._rises.above))
+        left = await bus.state.left()
+        inheritance = Inheritance(left.entries, f"bucket {subjects.bucket(self._run)}")
+        inheritance.follow(folder, left.epoch)
+        versions, now_ns = plugins.versions, clock.now_ns()
+        trajectory = TrajectoryWriter(folder, self._run, epoch, config, versions, now_ns)
+        async with AsyncExitStack() as attempt:
+            attempt.callback(trajectory.close)
+            believed = self._rises.believed
+            weaver = Weaver(config, plugins, bus, clock, epoch, trajectory, believed)
+            try:
+                await weaver.start(inheritance.recovered(epoch), inheritance.poison)
+            except OvertakenError:
+                # Two Weavers started at once: that with the lower epoch ends, this tries again.
+                return None
+            stack.push_async_exit(attempt.pop_all())
+        return weaver
 
 
-async def _unless(stop: asyncio.Event, starting: Coroutine[Any, Any, Weaver]) -> Weaver | None:
-    """Return the started Weaver, or None if ``stop`` was set first."""
-    task, stopping = asyncio.create_task(starting), asyncio.create_task(stop.wait())
+def write_join_file(
+    state_dir: Path, config: Config, url: str, broker: EmbeddedBroker | None
+) -> None:
+    """Write the file by which trainers find a Weaver, readable by its owner alone.
+
+    ``url`` is the broker's, as reached from this host. With your own server (no ``broker``) workers
+    do not enrol. StateError if it cannot be written, or the config's credentials cannot be read.
+    """
+    settings = config.broker
+    creds = settings.worker_creds or settings.creds
     try:
-        await asyncio.wait({task, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            return task.result()
-        return None
-    finally:
-        for pending in (task, stopping):
-            pending.cancel()
-        await asyncio.gather(task, stopping, return_exceptions=True)
+        if broker is not None:
+            text = broker.credentials.join_creds_text
+            if settings.host in _ANY_ADDRESS:
+                url = nats_url(socket.gethostname(), broker.port)
+        else:
+            text = Path(creds).read_text(encoding="utf-8") if creds else ""
+        state_dir.mkdir(parents=True, exist_ok=True)
+        join = JoinFile(url=url, run=config.run.name, creds=text, enrol=broker is not None)
+        write_private(state_dir / "join.json", codec.encode(join).decode())
+    except OSError as error:
+        raise StateError(f"{error.filename}: {error.strerror}") from None

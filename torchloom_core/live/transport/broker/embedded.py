@@ -26,6 +26,7 @@ from torchloom_core.live.transport.detached_process import (
     end,
     has_ended,
     is_running,
+    read_record,
     start_detached,
 )
 from torchloom_core.live.transport.security.credentials import Credentials
@@ -195,7 +196,7 @@ class EmbeddedBroker:
         private_folder(self._folder)
         with self._lock():
             self._credentials = Credentials.ensure(self._state_dir, self._run)
-            last = self._last_record()
+            last = read_record(self._record_path, _Record)
             port = self._wanted_port or (last.port if last else 0)
             if last and self._is_ours(last.pid):
                 config = self._config_path.read_text(encoding="utf-8")
@@ -302,14 +303,6 @@ class EmbeddedBroker:
         lines = [line for line in text.splitlines() if line.strip()]
         fatal = [line.partition(_FATAL)[2].strip() for line in lines if _FATAL in line]
         return (fatal or lines or [f"see {output}"])[-1]
-
-    def _last_record(self) -> _Record | None:
-        try:
-            return msgspec.json.decode(self._record_path.read_bytes(), type=_Record)
-        except FileNotFoundError:
-            return None
-        except (OSError, *UNREADABLE) as error:
-            raise StateError(f"{self._record_path}: cannot be read: {error}") from None
 
     @contextmanager
     def _lock(self) -> Iterator[None]:
