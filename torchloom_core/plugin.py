@@ -53,7 +53,7 @@ from torchloom_core.interface.api import (
     WithdrawingPolicy,
     hookimpl,
 )
-from torchloom_core.interface.arrays import Floats, Ints
+from torchloom_core.interface.arrays import Floats, Ints, grow
 from torchloom_core.interface.checkpointing import daly_s, ettr, expected_unsaved_s, young_s
 from torchloom_core.interface.effector import Delivery, Effector, Subscription
 from torchloom_core.interface.faults import incidents, places_of
@@ -78,12 +78,14 @@ from torchloom_core.interface.outlook import (
 from torchloom_core.interface.reserve import Reserve
 from torchloom_core.interface.run_failures import RunFailures
 from torchloom_core.interface.traffic import TRAFFIC_NEEDS, Traffic
-from torchloom_core.interface.view import FleetView, LighthouseRows, grow
+from torchloom_core.interface.view import FleetView
+from torchloom_core.interface.view_parts import LighthouseRows, Roster
 from torchloom_core.wire.actions import Action, ChangeKnob, ChangeKnobs, Guard
 from torchloom_core.wire.decisions import CordonOver, Notice, Outcome, Proposal, Verdict
 from torchloom_core.wire.events import Fault, Forecast
 from torchloom_core.wire.limits import MAX_ORDER, KnobValue
 from torchloom_core.wire.messages import KnobSpec, Note
+from torchloom_core.wire.placement import Placement
 
 __all__ = [
     "MAX_ORDER",
@@ -133,6 +135,7 @@ __all__ = [
     "Outcome",
     "Outlook",
     "PauseRun",
+    "Placement",
     "PluginError",
     "Policy",
     "PolicyNeed",
@@ -146,6 +149,7 @@ __all__ = [
     "Reserve",
     "ResumeRun",
     "RewindRun",
+    "Roster",
     "RunFailures",
     "SaveCheckpoint",
     "Share",

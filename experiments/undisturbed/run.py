@@ -89,7 +89,7 @@ class Scene:
         own = {
             "TORCHLOOM_JOIN": str(self.weaver.state / "join.json"),
             "TORCHLOOM_GROUP": group,
-            "TORCHLOOM_ROLE": "standby" if script == "standby.py" else "train",
+            "TORCHLOOM_ROLE": "standby" if script == "standby.py" else "",
         }
         taskset = ["taskset", "-c", ",".join(map(str, cores))]
         command = [*taskset, sys.executable, str(HERE / script), *map(str, arguments)]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.kernel.runs import Run, make_kernel, three_groups
+from tests.kernel.runs import Run, hello, make_kernel, three_groups
 from torchloom_core.capabilities.cordon import CordonNode
 from torchloom_core.live.weaver.admission import unwanted
 from torchloom_core.wire.messages import JoinRequest
@@ -11,8 +11,9 @@ KEY = "U"
 
 
 def asks(run: Run, worker: str, node: str, min_groups: int = 1, incarnation: int = 2) -> str:
+    group = hello(worker).group
     request = JoinRequest(
-        run="run", worker=worker, incarnation=incarnation, public_key=KEY, node=node
+        run="run", worker=worker, incarnation=incarnation, public_key=KEY, group=group, node=node
     )
     kernel = run.kernel
     alive = kernel.fleet.alive(worker, run.now_ns)

@@ -67,7 +67,7 @@ def test_telemetry_of_a_later_incarnation_is_unregistered_and_of_an_earlier_one_
 def test_a_worker_above_the_limit_is_reported_once_a_minute_and_not_stored(
     monkeypatch,
 ):
-    monkeypatch.setattr("torchloom_core.live.fleet.state.MAX_WORKERS", 2)
+    monkeypatch.setattr("torchloom_core.live.fleet.workers.MAX_WORKERS", 2)
     run = Run(make_kernel())
     for worker in ("a-0", "b-0"):
         assert only(Notice, run.feed(hello(worker))).kind == "hello"

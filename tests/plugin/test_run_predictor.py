@@ -151,8 +151,9 @@ class Reads(Predictor):
 )
 def test_a_predictor_sees_the_labels_that_it_declared(names, shown):
     predictor = Reads(*names)
+    view = view_of(workers=3, labels=LABELS)
     for _ in range(2):
-        view = view_of(workers=3, labels=LABELS)
+        view = view.twin()  # as at the next tick: the roster is the same
         run_predictor("f1", "mine", predictor, view, lambda: 0.25)
         assert view.labels == LABELS
     first, second = predictor.seen

@@ -111,8 +111,8 @@ def test_names_that_are_too_long_stay_distinct():
     ],
 )
 def test_an_impossible_rank_is_0(given, rank):
-    assert identify(environment=given).rank == rank
-    assert identify(rank=2**40, environment={}).rank == 0
+    assert identify(environment=given).placement.rank == rank
+    assert identify(rank=2**40, environment={}).placement.rank == 0
 
 
 @pytest.mark.parametrize(("given", "rank"), [({}, 0), ({"RANK": "3"}, 3)])

@@ -164,7 +164,7 @@ def test_a_workers_identity_comes_from_arguments_before_the_environment():
     }
     found = identify(environment=environment)
     assert found.labels == {"model": "H100", "cage.row": "c3", "age_years": 2.0, "inf": "inf"}
-    assert (found.worker, found.node, found.rack) == ("a_b-3", "node_7", "r2")
+    assert (found.worker, found.placement.node, found.placement.rack) == ("a_b-3", "node_7", "r2")
     assert found.standby
     found = identify(group="g9", rank=1, standby=False, environment=environment)
     assert (found.worker, found.standby) == ("g9-1", False)

@@ -16,11 +16,13 @@ lines.
 """
 
 import os
+from typing import Unpack
 
 from torchloom_threadlet.adapters.adapter import Adapter
 from torchloom_threadlet.adapters.plain.adapter import PlainAdapter
 from torchloom_threadlet.attachment import attach_once
 from torchloom_threadlet.early_end import record_final_error
+from torchloom_threadlet.identity import PlacementArguments
 from torchloom_threadlet.loom import Loom
 from torchloom_threadlet.trainer.standby_tasks import StandbyTaskRunner, standby_tasks_of
 
@@ -32,15 +34,11 @@ record_final_error()
 def attach(
     join: str | os.PathLike[str] | None = None,
     *,
-    group: str | None = None,
-    rank: int | None = None,
-    node: str | None = None,
-    rack: str | None = None,
-    standby: bool | None = None,
     framework: str = "",
     adapter: Adapter | None = None,
     landscape: StandbyTaskRunner | None = None,
     preview: StandbyTaskRunner | None = None,
+    **placement: Unpack[PlacementArguments],
 ) -> Loom:
     """Register this process as a worker and return its loom.
 
@@ -59,17 +57,6 @@ def attach(
     ----------
     join : path, optional
         The Weaver's ``join.json``; else ``TORCHLOOM_JOIN``, else ``.torchloom/join.json``.
-    group, rank, node, rack : optional
-        The worker's name and placement; else ``TORCHLOOM_GROUP`` (or
-        ``REPLICA_GROUP_ID``), ``TORCHLOOM_RANK`` (or ``RANK``), ``TORCHLOOM_NODE`` (or the
-        host's name) and ``TORCHLOOM_RACK``.
-    standby : bool, optional
-        Whether this worker is a standby; else whether ``TORCHLOOM_ROLE`` is ``standby``.
-    group: str | None = None,
-    rank: int | None = None,
-    node: str | None = None,
-    rack: str | None = None,
-    standby: bool | None = None,
     framework : str
         The name of the training framework, for display.
     adapter : torchloom_threadlet.adapters.adapter.Adapter, optional
@@ -79,12 +66,16 @@ def attach(
         Lets a standby compute the loss landscape around the newest weights while it waits.
     preview : torchloom_threadlet.preview.Preview, optional
         Lets a standby try a knob change while it waits.
+    **placement
+        The worker's role, group, rank, stage, shard, node and rack, and whether it is a standby:
+        see :class:`~torchloom_threadlet.identity.PlacementArguments`. What is not given comes from
+        the environment: ``TORCHLOOM_GROUP`` (or ``REPLICA_GROUP_ID``), ``TORCHLOOM_RANK`` (or
+        ``RANK``), ``TORCHLOOM_NODE`` (or the host's name) and so on.
 
     Raises
     ------
     ConfigError
         If this process is already attached with other arguments.
     """
-    placement = {"group": group, "rank": rank, "node": node, "rack": rack, "standby": standby}
     tasks = standby_tasks_of(landscape, preview)
     return attach_once(adapter or PlainAdapter(framework), join, placement, standby_tasks=tasks)

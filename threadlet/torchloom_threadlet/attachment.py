@@ -5,11 +5,12 @@ import os
 import sys
 import threading
 from collections.abc import Mapping
-from typing import Any
+
+import msgspec
 
 from torchloom_core.floor.errors import ConfigError
 from torchloom_threadlet.adapters.adapter import Adapter
-from torchloom_threadlet.identity import find_join, identify
+from torchloom_threadlet.identity import PlacementArguments, find_join, identify
 from torchloom_threadlet.loom import Loom
 from torchloom_threadlet.trainer.sidecar_start import SIDECAR_OF
 from torchloom_threadlet.trainer.standby_tasks import StandbyTasks
@@ -23,7 +24,7 @@ _attached: dict[int, tuple[Loom, dict[str, object]]] = {}
 def attach_once(
     adapter: Adapter,
     join: str | os.PathLike[str] | None,
-    placement: Mapping[str, Any],
+    placement: PlacementArguments,
     *,
     held: bool = False,
     standby_tasks: StandbyTasks | None = None,
@@ -36,7 +37,7 @@ def attach_once(
         The framework's, which no loom has yet.
     join, held
         As the ``attach`` functions take them.
-    placement : mapping
+    placement : PlacementArguments
         Arguments of :func:`~torchloom_threadlet.identity.identify`.
     standby_tasks : mapping, optional
         The runners of the standby tasks that the script offers.
@@ -59,7 +60,7 @@ def attach_once(
             "join": str(place[0]) if place else "",
             "framework": adapter.framework,
             "standby": identity.standby,
-            **{name: getattr(identity, name) for name in ("group", "rank", "node", "rack")},
+            **msgspec.structs.asdict(identity.placement),
             "held": held,
         }
         present, before = _attached.get(os.getpid(), (None, {}))

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TypedDict, Unpack
 
 import msgspec
 
@@ -17,6 +18,7 @@ from torchloom_core.floor.errors import MessageError
 from torchloom_core.wire.codec import MAX_MESSAGE_BYTES, decode_json
 from torchloom_core.wire.limits import MAX_FIELDS, MAX_NAME, MAX_RANK, MAX_SHORT_TEXT
 from torchloom_core.wire.messages import JoinFile
+from torchloom_core.wire.placement import TRAINER, Placement
 from torchloom_threadlet.cleaning import field_name, name, text, whole
 
 DEFAULT_JOIN_PATH = Path(".torchloom/join.json")
@@ -24,6 +26,7 @@ DEFAULT_JOIN_PATH = Path(".torchloom/join.json")
 _logger = logging.getLogger(__name__)
 _LOOK_WAITS_S = (0.2, 3.0)
 _RANK_DIGITS = 10
+_STANDBY = "standby"
 _RANK_VARIABLES = ("TORCHLOOM_RANK", "RANK")
 _attachments = itertools.count()
 
@@ -31,11 +34,45 @@ Join = tuple[Path, JoinFile | None]
 """The path of ``join.json``, and its content; None: the Weaver has not written it yet."""
 
 
-class Identity(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker's name, placement and incarnation.
+class PlacementArguments(TypedDict, total=False):
+    """What a script may say of its worker's placement; the environment gives the rest.
 
     Attributes
     ----------
+    role : str
+        The program that this worker runs, else ``TORCHLOOM_ROLE``, else ``trainer``. The groups of
+        other roles get the role before their name: group 0 of ``rollout`` is ``rollout-0``.
+    group : str
+        Its replica group, else ``TORCHLOOM_GROUP`` or ``REPLICA_GROUP_ID``.
+    rank : int
+        Its number in the group, else ``TORCHLOOM_RANK`` or ``RANK``.
+    stage, shard : int
+        Its stage of a pipeline and shard of a layer, else ``TORCHLOOM_STAGE``,
+        ``TORCHLOOM_SHARD``.
+    node, rack : str
+        Its node, else ``TORCHLOOM_NODE`` or the host's name; its rack, else ``TORCHLOOM_RACK``.
+    standby : bool
+        Whether it is a standby, else whether ``TORCHLOOM_ROLE`` is ``standby``, which is a standby
+        of the trainers, or ``TORCHLOOM_STANDBY`` is 1.
+    """
+
+    role: str | None
+    group: str | None
+    rank: int | None
+    stage: int | None
+    shard: int | None
+    node: str | None
+    rack: str | None
+    standby: bool | None
+
+
+class Identity(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker's id, placement and incarnation.
+
+    Attributes
+    ----------
+    placement : Placement
+        Without the name of the run, which the Weaver's ``join.json`` has.
     standby : bool
         Whether it is a standby.
     unset : str
@@ -45,55 +82,70 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
 
     worker: str
     incarnation: int
-    group: str
-    rank: int
-    node: str
-    rack: str
+    placement: Placement
     labels: dict[str, str | float]
     standby: bool
     unset: str = ""
 
 
 def identify(
-    *,
-    group: str | None = None,
-    rank: int | None = None,
-    node: str | None = None,
-    rack: str | None = None,
-    standby: bool | None = None,
-    environment: Mapping[str, str] = os.environ,
+    environment: Mapping[str, str] = os.environ, **given: Unpack[PlacementArguments]
 ) -> Identity:
-    """Return this process's identity; the environment gives what no argument does."""
-    unset = ""
-    group = group or environment.get("TORCHLOOM_GROUP") or environment.get("REPLICA_GROUP_ID")
+    """Return this process's identity; the environment gives what no argument does.
+
+    Raises
+    ------
+    TypeError
+        If an argument is none of :class:`PlacementArguments`.
+    """
+    if unknown := given.keys() - PlacementArguments.__annotations__.keys():
+        need = ", ".join(PlacementArguments.__annotations__)
+        raise TypeError(f"need {need}, was {', '.join(sorted(unknown))}")
+    unset, rank = "", given.get("rank")
+    group = (
+        given.get("group")
+        or environment.get("TORCHLOOM_GROUP")
+        or environment.get("REPLICA_GROUP_ID")
+    )
     if not group:
         group, unset = "g0", "no group is set: set TORCHLOOM_GROUP, or group= in attach()"
     if rank is None and not any(map(environment.get, _RANK_VARIABLES)):
         unset = "no rank is set: set RANK or TORCHLOOM_RANK, or rank= in attach()"
-    if rank is None:
-        rank = _rank(environment, *_RANK_VARIABLES)
-    elif not 0 <= whole(rank) <= MAX_RANK:
-        _logger.warning("rank: need a number from 0 to %d, was %.80r; using 0", MAX_RANK, rank)
-        rank = 0
-    if standby is None:
-        role = environment.get("TORCHLOOM_ROLE", "")
-        standby = role == "standby"
-        if role and not standby:
-            _logger.warning("TORCHLOOM_ROLE: need standby or nothing, was %r; training", role)
-    group = name(group, "group", MAX_NAME - len(f"-{whole(rank)}"))
-    node = node or environment.get("TORCHLOOM_NODE") or socket.gethostname() or "unknown"
+    rank = _number("rank", rank, environment, *_RANK_VARIABLES)
+    role, standby = _role(given.get("role"), given.get("standby"), environment)
+    group = group if role == TRAINER else f"{role}-{group}"
+    group = name(group, "group", MAX_NAME - len(f"-{rank}"))
+    node = given.get("node") or environment.get("TORCHLOOM_NODE")
+    rack = given.get("rack")
     rack = rack if rack is not None else environment.get("TORCHLOOM_RACK", "")
     return Identity(
-        worker=f"{group}-{whole(rank)}",
+        worker=f"{group}-{rank}",
         incarnation=_incarnation(),
-        group=group,
-        rank=whole(rank),
-        node=name(node, "node"),
-        rack=name(rack, "rack") if rack else "",
+        placement=Placement(
+            run="",
+            role=role,
+            group=group,
+            rank=rank,
+            stage=_number("stage", given.get("stage"), environment, "TORCHLOOM_STAGE"),
+            shard=_number("shard", given.get("shard"), environment, "TORCHLOOM_SHARD"),
+            node=name(node or socket.gethostname() or "unknown", "node"),
+            rack=name(rack, "rack") if rack else "",
+        ),
         labels=_labels(environment.get("TORCHLOOM_LABELS", "")),
         standby=standby,
         unset=unset,
     )
+
+
+def _role(
+    role: str | None, standby: bool | None, environment: Mapping[str, str]
+) -> tuple[str, bool]:
+    """Return the role, and whether the worker is a standby."""
+    variable = environment.get("TORCHLOOM_ROLE", "")
+    if standby is None:
+        standby = variable == _STANDBY or environment.get("TORCHLOOM_STANDBY") == "1"
+    role = role or (variable if variable != _STANDBY else "") or TRAINER
+    return name(role, "role"), standby
 
 
 def find_join(
@@ -175,20 +227,29 @@ def _labels(pairs: str) -> dict[str, str | float]:
     return labels
 
 
-def _rank(environment: Mapping[str, str], *variables: str) -> int:
-    rank, wrong = 0, list[str]()
+def _number(
+    what: str, given: int | None, environment: Mapping[str, str], *variables: str
+) -> int:
+    """Return a rank, stage or shard; 0 after a warning where it is no such number."""
+    if given is not None:
+        if 0 <= whole(given) <= MAX_RANK:
+            return whole(given)
+        text = "%s: need a number from 0 to %d, was %.80r; using 0"
+        _logger.warning(text, what, MAX_RANK, given)
+        return 0
+    number, wrong = 0, list[str]()
     for variable in variables:
         value = environment.get(variable, "")
         if value.isdecimal() and len(value) <= _RANK_DIGITS and int(value) <= MAX_RANK:
-            rank = int(value)
+            number = int(value)
             break
         if value:
             wrong.append(variable)
     for variable in wrong:
         need = f"need a whole number of at most {MAX_RANK}"
         value = environment[variable]
-        _logger.warning("%s: %s, was %.80r; using rank %d", variable, need, value, rank)
-    return rank
+        _logger.warning("%s: %s, was %.80r; using %s %d", variable, need, value, what, number)
+    return number
 
 
 def _incarnation() -> int:

@@ -77,13 +77,13 @@ class Loom:
 
     @property
     def worker(self) -> str:
-        """The worker's id, ``<group>-<rank>``."""
+        """The worker's id."""
         return self._worker.identity.worker
 
     @property
     def group(self) -> str:
         """The replica group this worker belongs to."""
-        return self._worker.identity.group
+        return self._worker.identity.placement.group
 
     @property
     def state(self) -> WorkerState:

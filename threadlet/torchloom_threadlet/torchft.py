@@ -14,9 +14,11 @@
 """
 
 import os
+from typing import Unpack
 
 from torchloom_threadlet.adapters.torchft.adapter import TorchftAdapter
 from torchloom_threadlet.attachment import attach_once
+from torchloom_threadlet.identity import PlacementArguments
 from torchloom_threadlet.loom import Loom
 from torchloom_threadlet.trainer.standby_tasks import StandbyTaskRunner, standby_tasks_of
 
@@ -26,14 +28,10 @@ __all__ = ["attach"]
 def attach(
     join: str | os.PathLike[str] | None = None,
     *,
-    group: str | None = None,
-    rank: int | None = None,
-    node: str | None = None,
-    rack: str | None = None,
-    standby: bool | None = None,
     held: bool = False,
     landscape: StandbyTaskRunner | None = None,
     preview: StandbyTaskRunner | None = None,
+    **placement: Unpack[PlacementArguments],
 ) -> Loom:
     """Register this process as a worker; see :func:`torchloom_threadlet.attach`.
 
@@ -44,6 +42,5 @@ def attach(
     torchLoom's lighthouse can keep a standby out of the quorum, so that the standby can wait in
     ``loom.manage`` instead.
     """
-    placement = {"group": group, "rank": rank, "node": node, "rack": rack, "standby": standby}
     tasks = standby_tasks_of(landscape, preview)
     return attach_once(TorchftAdapter(), join, placement, held=held, standby_tasks=tasks)

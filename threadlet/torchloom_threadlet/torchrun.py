@@ -15,26 +15,22 @@
 """
 
 import os
+from typing import Unpack
 
 from torchloom_threadlet.adapters.torchrun.adapter import TorchrunAdapter
 from torchloom_threadlet.attachment import attach_once
+from torchloom_threadlet.identity import PlacementArguments
 from torchloom_threadlet.loom import Loom
 
 __all__ = ["attach"]
 
 
 def attach(
-    join: str | os.PathLike[str] | None = None,
-    *,
-    group: str | None = None,
-    rank: int | None = None,
-    node: str | None = None,
-    rack: str | None = None,
+    join: str | os.PathLike[str] | None = None, **placement: Unpack[PlacementArguments]
 ) -> Loom:
     """Register this process as a worker; see :func:`torchloom_threadlet.attach`.
 
     There are no standbys, and a rank that is restarted on a cordoned node is not dismissed: the
     other ranks would wait for it.
     """
-    placement = {"group": group, "rank": rank, "node": node, "rack": rack, "standby": False}
-    return attach_once(TorchrunAdapter(), join, placement)
+    return attach_once(TorchrunAdapter(), join, {**placement, "standby": False})

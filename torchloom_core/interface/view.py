@@ -1,9 +1,7 @@
 """The fleet at one tick, as policies and predictors read it."""
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
-from functools import lru_cache
-from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -11,99 +9,22 @@ from numpy.typing import NDArray
 
 from torchloom_core.config.schema import Costs
 from torchloom_core.floor.clock import SECOND_NS
-from torchloom_core.interface.arrays import AnyArray, Floats, Ints
+from torchloom_core.interface.arrays import Floats, Ints
 from torchloom_core.interface.links import Links, LinksOf, links_among
+from torchloom_core.interface.view_parts import (
+    Conditions,
+    KnownFaults,
+    KnownKnobs,
+    LighthouseRows,
+    Metrics,
+    Roster,
+)
 from torchloom_core.wire.events import Fault as Fault
 from torchloom_core.wire.events import Forecast
 from torchloom_core.wire.limits import KnobValue
-from torchloom_core.wire.messages import KnobSpec, Note
+from torchloom_core.wire.messages import Note
 
 _T = TypeVar("_T")
-
-
-class Metrics(Protocol):
-    """The telemetry of a view: the live ring buffers, or copies of them."""
-
-    def latest(self, metric: str) -> Floats:
-        """Return ``(workers,)`` newest values, NaN where missing or stale."""
-
-    def window(self, metric: str, seconds: float) -> Floats:
-        """Return ``(workers, samples)``, oldest first, NaN where missing."""
-
-    def age_s(self, metric: str) -> Floats:
-        """Return ``(workers,)`` seconds since the last valid sample, inf without one."""
-
-    def last_known(self, metric: str) -> Floats:
-        """Return ``(workers,)`` newest values, however old, NaN without one."""
-
-    def moved_s(self, metric: str) -> Floats:
-        """Return ``(workers,)`` seconds since the value first changed, NaN if it never did."""
-
-    def rested_s(self, metric: str) -> Floats:
-        """Return ``(workers,)`` seconds from the first sample to the first change, or NaN."""
-
-    def changed_s(self, metric: str) -> Floats:
-        """Return ``(workers,)`` seconds since the value last changed, NaN if it never did."""
-
-
-class LighthouseRows(NamedTuple):
-    """The last quorum, as torchLoom's lighthouse reports it, by the rows of a view.
-
-    Attributes
-    ----------
-    quorum_id : int
-        The id of the last quorum.
-    waiting_s : float
-        How long a group had been waiting for the next quorum at the time of the report.
-    member : (workers,) bool
-        Whether the worker is a member.
-    failed : (workers,) bool
-        Whether its group requests the next quorum because its last step failed.
-    silent : (workers,) bool
-        Whether its group requests no quorum although others wait.
-    lost : (workers,) bool
-        Whether its process has ended, or its group left, since that quorum.
-
-    Examples
-    --------
-    >>> from torchloom_core.plugin import LighthouseRows
-    >>> from torchloom_core.testing import view_of
-    >>> view_of(workers=2).lighthouse is None  # where it is torchft's own
-    True
-    >>> seen: LighthouseRows = view_of(workers=2, lighthouse={"silent": ["w1"]}).lighthouse
-    >>> seen.silent
-    array([False,  True])
-    """
-
-    quorum_id: int
-    waiting_s: float
-    member: NDArray[np.bool_]
-    failed: NDArray[np.bool_]
-    silent: NDArray[np.bool_]
-    lost: NDArray[np.bool_]
-
-
-class _Labels:
-    """Labels, compared by identity: a hello creates a new object."""
-
-    def __init__(self, rows: Sequence[Mapping[str, str | float]]) -> None:
-        self.rows = rows
-
-    def __hash__(self) -> int:
-        return id(self.rows)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Labels) and self.rows is other.rows
-
-
-@lru_cache(maxsize=16)
-def _only(labels: _Labels, names: tuple[str, ...]) -> Sequence[Mapping[str, str | float]]:
-    """Return the labels with these names, the same object if there are no others."""
-    if all(row.keys() <= {*names} for row in labels.rows):
-        return labels.rows
-    return tuple(
-        MappingProxyType({name: row[name] for name in names if name in row}) for row in labels.rows
-    )
 
 
 class FleetView:
@@ -121,8 +42,9 @@ class FleetView:
         Seconds between ticks, and between samples in a window.
     workers : sequence of str
         Worker ids, one per row.
-    group, node, rack : sequence of str
-        Replica group, node and rack of each row (``""`` if unknown).
+    roster : Roster
+        The rows' ids and placements: the same object as at the last tick if no worker has
+        registered since.
     labels : sequence of mapping of str to (str or float)
         Fixed properties of each row, such as its model or size: the same object as at the last
         tick if no worker has registered since.
@@ -175,58 +97,66 @@ class FleetView:
         *,
         now_ns: int,
         tick_s: float,
-        workers: Sequence[str],
-        group: Sequence[str],
-        node: Sequence[str],
-        rack: Sequence[str],
-        labels: Sequence[Mapping[str, str | float]],
-        state: Sequence[str],
-        step: Ints,
-        heartbeat_age_s: Floats,
-        progress_age_s: Floats,
-        watched_s: Floats,
-        metrics: Metrics,
-        knob_specs: Mapping[str, KnobSpec],
-        knob_values: Sequence[Mapping[str, KnobValue]],
-        forecasts: Mapping[str, Forecast],
-        predictors: Set[str],
-        faults: Sequence[Fault],
-        faults_of: Mapping[str, tuple[Fault, ...]],
         costs: Costs,
-        cordoned: Set[str] = frozenset(),
+        roster: Roster,
+        conditions: Conditions,
+        metrics: Metrics,
+        knobs: KnownKnobs,
+        forecasts: Mapping[str, Forecast | None],
+        faults: KnownFaults,
+        cordoned: Set[str],
+        links_of: LinksOf,
+        notes: Mapping[str, Mapping[int, Note]],
         lighthouse: LighthouseRows | None = None,
-        links_of: LinksOf | None = None,
-        can_be_probed: NDArray[np.bool_] | None = None,
-        notes: Mapping[str, Mapping[int, Note]] | None = None,
     ) -> None:
         self.now_ns = now_ns
         self.tick_s = tick_s
-        self.workers = workers
-        self.group = group
-        self.node = node
-        self.rack = rack
-        self.labels = labels
-        self.state = state
-        self.step = step
-        self.heartbeat_age_s = heartbeat_age_s
-        self.progress_age_s = progress_age_s
-        self.watched_s = watched_s
-        self.knob_specs = knob_specs
-        self.faults = faults
-        self.faults_of = faults_of
         self.costs = costs
+        self.roster = roster
+        self.workers = roster.workers
+        self.labels = roster.labels
+        self.can_be_probed = roster.can_be_probed
+        (
+            self.state,
+            self.step,
+            self.heartbeat_age_s,
+            self.progress_age_s,
+            self.watched_s,
+        ) = conditions
+        self.knob_specs, self._knob_values = knobs
+        self.faults, self.faults_of = faults
         self.cordoned = cordoned
         self.lighthouse = lighthouse
         self._metrics = metrics
-        self._knob_values = knob_values
         self._forecasts = forecasts
-        self._predictors = predictors
-        self.can_be_probed = (
-            np.zeros(len(workers), dtype=bool) if can_be_probed is None else can_be_probed
-        )
-        self._links_of = links_of or {}
-        self._notes = notes or {}
+        self._links_of = links_of
+        self._notes = notes
         self._computed: dict[Hashable, Any] = {}
+
+    @property
+    def role(self) -> Sequence[str]:
+        """The role of each row: which program of the run it belongs to."""
+        return self.roster.role
+
+    @property
+    def group(self) -> Sequence[str]:
+        """The replica group of each row."""
+        return self.roster.group
+
+    @property
+    def stage(self) -> Ints:
+        """The pipeline stage of each row, ``(workers,)``."""
+        return self.roster.stage
+
+    @property
+    def node(self) -> Sequence[str]:
+        """The node of each row, ``""`` if unknown."""
+        return self.roster.node
+
+    @property
+    def rack(self) -> Sequence[str]:
+        """The rack of each row, ``""`` if unknown."""
+        return self.roster.rack
 
     def twin(self) -> "FleetView":
         """Return a copy whose mappings can be modified without an effect on this view."""
@@ -241,14 +171,14 @@ class FleetView:
 
     def with_labels(self, names: tuple[str, ...]) -> "FleetView":
         """Return this view with only these labels; the same object if it has no others."""
-        return self.once(("with_labels", names), lambda view: view._with_labels(names))
-
-    def _with_labels(self, names: tuple[str, ...]) -> "FleetView":
-        labels = _only(_Labels(self.labels), names)
-        if labels is self.labels:
+        roster = self.roster.with_labels(names)
+        if roster is self.roster:
             return self
+        return self.once(("with_labels", names), lambda view: view._with_roster(roster))
+
+    def _with_roster(self, roster: Roster) -> "FleetView":
         other = object.__new__(type(self))
-        vars(other).update(vars(self), labels=labels, _computed={})
+        vars(other).update(vars(self), roster=roster, labels=roster.labels, _computed={})
         return other
 
     def __len__(self) -> int:
@@ -417,23 +347,6 @@ class FleetView:
         return np.fromiter((hazard.get(w, np.nan) for w in self.workers), float, len(self.workers))
 
     def _newest(self, predictor: str) -> Forecast | None:
-        if predictor not in self._predictors:
+        if predictor not in self._forecasts:
             raise KeyError(f"{predictor}: need a NeedForecast of it in needs")
-        return self._forecasts.get(predictor)
-
-
-def grow(array: AnyArray, workers: int, fill: float = 0) -> AnyArray:
-    """Return ``array`` lengthened along its first axis to ``workers`` rows of ``fill``.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from torchloom_core.plugin import grow
-    >>> grow(np.array([3, 4]), 3)
-    array([3, 4, 0])
-    """
-    more = workers - len(array)
-    if more == 0:
-        return array
-    padding = [(0, more)] + [(0, 0)] * (array.ndim - 1)
-    return cast(AnyArray, np.pad(array, padding, constant_values=fill))
+        return self._forecasts[predictor]

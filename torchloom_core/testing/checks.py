@@ -38,7 +38,7 @@ def snapshot(view: FleetView, needs: Sequence[PolicyNeed]) -> dict[str, Any]:
     copied = {
         name: value.tobytes() if isinstance(value, np.ndarray) else copy.deepcopy(value)
         for name, value in vars(view).items()
-        if name not in {"_metrics", "_computed"}
+        if name not in {"_metrics", "_computed", "roster"}  # a roster cannot be modified
     }
     for metric, window_s in windows_s(needs).items():
         copied[f"window of {metric}"] = view.window(metric, window_s).tobytes()

@@ -9,7 +9,8 @@ import numpy as np
 from torchloom_core.floor.errors import ModelError, PluginError, TorchloomError
 from torchloom_core.interface.api import Example, Hazard, Learner
 from torchloom_core.interface.arrays import Floats, frozen
-from torchloom_core.interface.view import FleetView, Metrics
+from torchloom_core.interface.view import FleetView
+from torchloom_core.interface.view_parts import Metrics
 from torchloom_core.testing import checks, history
 from torchloom_core.testing.clock_trap import clock_trap
 from torchloom_core.testing.pickle_search import holds_pickle

@@ -1,7 +1,7 @@
 """Build a :class:`FleetView` from plain arrays."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -9,12 +9,20 @@ from numpy.typing import ArrayLike
 from torchloom_core.config.schema import Costs
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.interface.arrays import Floats, frozen
-from torchloom_core.interface.view import FleetView, LighthouseRows
+from torchloom_core.interface.view import FleetView
+from torchloom_core.interface.view_parts import (
+    Conditions,
+    KnownFaults,
+    KnownKnobs,
+    LighthouseRows,
+    Roster,
+)
 from torchloom_core.live.fleet.rings import Rings
 from torchloom_core.wire.events import Fault, Forecast
 from torchloom_core.wire.limits import KnobValue
 from torchloom_core.wire.links import Link, Measured
 from torchloom_core.wire.messages import KnobSpec, Note
+from torchloom_core.wire.placement import TRAINER, Placement
 
 EPOCH_S = 1_700_000_000.0
 """The default time of a view: 14 November 2023, 22:13:20 UTC."""
@@ -38,33 +46,80 @@ class LinkSample(NamedTuple):
     spread: float | None = 0.0
 
 
+class ViewArguments(TypedDict, total=False):
+    """What :func:`view_of` takes besides metrics, workers and times; all optional.
+
+    A sequence has one entry for each worker, a scalar is for all.
+
+    Attributes
+    ----------
+    role, group, node, rack : sequence of str
+        Default: role ``trainer``, a group ``g<i>`` and a node ``n<i>`` each, and no rack.
+    stage : sequence of int
+        Default: 0.
+    labels : sequence of mapping of str to (str or float)
+        Fixed properties; default: none.
+    state : str or sequence of str
+        Default: ``training``.
+    step, heartbeat_age_s, progress_age_s, watched_s : scalar or ``(workers,)``
+        Default: step 100, ages of 0 and an unknown time watched.
+    knob_specs : iterable of KnobSpec
+        The knobs of the workers.
+    knob_values : sequence of mapping of str to KnobValue
+        Their present values, by knob.
+    forecasts : iterable of Forecast
+        The newest forecast of each predictor.
+    predictors : iterable of str
+        Further declared predictors, which have no forecast yet.
+    faults : iterable of Fault
+        Oldest first.
+    costs : Costs
+        Default: the default costs of the config.
+    cordoned : iterable of str
+        The cordoned nodes.
+    lighthouse : mapping of str to iterable of str
+        The report of torchLoom's lighthouse: ``failed``, ``silent`` and ``lost`` workers, and
+        ``member``, by default all that are not lost.
+    links : mapping of (sender, receiver) to LinkSample
+        The measured links.
+    can_be_probed : sequence of bool
+        Default: none can.
+    notes : mapping of str to mapping of int to Note
+        The declared kinds, and for each the newest note by row.
+    """
+
+    role: Sequence[str]
+    group: Sequence[str]
+    stage: Sequence[int]
+    node: Sequence[str]
+    rack: Sequence[str]
+    labels: Sequence[Mapping[str, str | float]]
+    state: str | Sequence[str]
+    step: ArrayLike
+    heartbeat_age_s: ArrayLike
+    progress_age_s: ArrayLike
+    watched_s: ArrayLike
+    knob_specs: Iterable[KnobSpec]
+    knob_values: Sequence[Mapping[str, KnobValue]]
+    forecasts: Iterable[Forecast]
+    predictors: Iterable[str]
+    faults: Iterable[Fault]
+    costs: Costs | None
+    cordoned: Iterable[str]
+    lighthouse: Mapping[str, Iterable[str]]
+    links: Mapping[tuple[str, str], LinkSample]
+    can_be_probed: Sequence[bool]
+    notes: Mapping[str, Mapping[int, Note]]
+
+
 def view_of(
     metrics: Mapping[str, ArrayLike] | None = None,
     *,
     workers: int | Sequence[str] | None = None,
-    group: Sequence[str] | None = None,
-    node: Sequence[str] | None = None,
-    rack: Sequence[str] | None = None,
-    labels: Sequence[Mapping[str, str | float]] | None = None,
-    state: str | Sequence[str] = "training",
-    step: ArrayLike = 100,
-    heartbeat_age_s: ArrayLike = 0.0,
-    progress_age_s: ArrayLike = 0.0,
-    watched_s: ArrayLike = np.nan,
     now_s: float = EPOCH_S,
     tick_s: float = 1.0,
     stale_after_s: float = 10.0,
-    knob_specs: Iterable[KnobSpec] = (),
-    knob_values: Sequence[Mapping[str, KnobValue]] | None = None,
-    forecasts: Iterable[Forecast] = (),
-    predictors: Iterable[str] = (),
-    faults: Iterable[Fault] = (),
-    costs: Costs | None = None,
-    cordoned: Iterable[str] = (),
-    lighthouse: Mapping[str, Iterable[str]] | None = None,
-    links: Mapping[tuple[str, str], LinkSample] | None = None,
-    can_be_probed: Sequence[bool] | None = None,
-    notes: Mapping[str, Mapping[int, Note]] | None = None,
+    **given: Unpack[ViewArguments],
 ) -> FleetView:
     """Return the view of a fleet with this data.
 
@@ -77,48 +132,21 @@ def view_of(
         Oldest sample first, ``tick_s`` apart, the last one at ``now_s``; NaN for no sample.
     workers : int or sequence of str, optional
         Ids, or a number (then ``w0``, ``w1``, ...); default: as many as the metrics have.
-    group, node, rack : sequence of str, optional
-        Default: a group ``g<i>`` and a node ``n<i>`` for each worker, and no rack.
-    labels : sequence of mapping of str to (str or float), optional
-        Fixed properties of each worker; default: none.
-    state : str or sequence of str
-        One for all, or one for each.
-    step, heartbeat_age_s, progress_age_s, watched_s : scalar or ``(workers,)``
-        One for all, or one for each.
     now_s : float
         Time of the tick, seconds since the Unix epoch.
     tick_s : float
         Seconds between ticks, and between samples.
     stale_after_s : float
         Age above which ``latest`` gives NaN, seconds.
-    knob_specs : iterable of KnobSpec
-        The knobs of the workers.
-    knob_values : sequence of mapping of str to KnobValue, optional
-        The present values of each worker, by knob.
-    forecasts : iterable of Forecast
-        The newest forecast of each predictor.
-    predictors : iterable of str
-        Further declared predictors, which have no forecast yet.
-    faults : iterable of Fault
-        Oldest first.
-    costs : Costs, optional
-        Default: the default costs of the config.
-    cordoned : iterable of str
-        The cordoned nodes.
-    lighthouse : mapping of str to iterable of str, optional
-        The report of torchLoom's lighthouse: ``failed``, ``silent`` and ``lost`` workers, and
-        ``member``, by default all that are not lost.
-    links : mapping of (sender, receiver) to LinkSample, optional
-        The measured links.
-    can_be_probed : sequence of bool, optional
-        Whether each worker can be probed; default: none can.
-    notes : mapping of str to mapping of int to Note, optional
-        The declared kinds, and for each the newest note by row.
+    **given
+        Columns and facts, as :class:`ViewArguments` lists them.
 
     Raises
     ------
     ValueError
         If a metric does not have one row per worker.
+    TypeError
+        If an argument is none of :class:`ViewArguments`.
 
     Examples
     --------
@@ -129,39 +157,60 @@ def view_of(
     >>> view.age_s("loss")
     array([0., 5.])
     """
+    if unknown := given.keys() - ViewArguments.__annotations__.keys():
+        raise TypeError(f"view_of: unknown argument {', '.join(sorted(unknown))}")
     tables = {name: _table(values) for name, values in (metrics or {}).items()}
     ids = _ids(workers, tables)
-    n = len(ids)
     now_ns = round(now_s * SECOND_NS)
-    rings = _rings(tables, n, now_ns, tick_s=tick_s, stale_after_s=stale_after_s)
-    all_faults = tuple(faults)
-    newest = {forecast.predictor: forecast for forecast in forecasts}
+    faults = tuple(given.get("faults", ()))
+    lighthouse = given.get("lighthouse")
+    undecided: dict[str, Forecast | None] = dict.fromkeys(given.get("predictors", ()))
     return FleetView(
         now_ns=now_ns,
         tick_s=tick_s,
-        workers=ids,
-        group=_column(group, [f"g{i}" for i in range(n)]),
-        node=_column(node, [f"n{i}" for i in range(n)]),
-        rack=_column(rack, [""] * n),
-        labels=tuple(labels or [{}] * n),
-        state=_column([state] * n if isinstance(state, str) else state, []),
-        step=np.broadcast_to(np.asarray(step, dtype=np.int64), (n,)),
-        heartbeat_age_s=_each(heartbeat_age_s, n),
-        progress_age_s=_each(progress_age_s, n),
-        watched_s=_each(watched_s, n),
-        metrics=rings,
-        knob_specs={spec.name: spec for spec in knob_specs},
-        knob_values=tuple(knob_values or [{}] * n),
-        forecasts=newest,
-        predictors=newest.keys() | set(predictors),
-        faults=all_faults,
-        faults_of=_by_place(all_faults),
-        costs=costs or Costs(),
-        cordoned=frozenset(cordoned),
+        costs=given.get("costs") or Costs(),
+        roster=_roster(ids, given),
+        conditions=_conditions(len(ids), given),
+        metrics=_rings(tables, len(ids), now_ns, tick_s=tick_s, stale_after_s=stale_after_s),
+        knobs=KnownKnobs(
+            {spec.name: spec for spec in given.get("knob_specs", ())},
+            tuple(given.get("knob_values") or [{}] * len(ids)),
+        ),
+        forecasts=undecided | {one.predictor: one for one in given.get("forecasts", ())},
+        faults=KnownFaults(faults, _by_place(faults)),
+        cordoned=frozenset(given.get("cordoned", ())),
         lighthouse=None if lighthouse is None else _lighthouse(lighthouse, ids),
-        links_of=_links_of(links or {}, now_ns),
-        can_be_probed=None if can_be_probed is None else frozen(np.array(can_be_probed, bool)),
-        notes=notes,
+        links_of=_links_of(given.get("links") or {}, now_ns),
+        notes=given.get("notes") or {},
+    )
+
+
+def _roster(ids: tuple[str, ...], given: ViewArguments) -> Roster:
+    n = len(ids)
+    placement = [
+        Placement(run="run", role=role, group=group, stage=stage, rank=0, node=node, rack=rack)
+        for role, group, stage, node, rack in zip(
+            given.get("role") or [TRAINER] * n,
+            given.get("group") or [f"g{i}" for i in range(n)],
+            given.get("stage") or [0] * n,
+            given.get("node") or [f"n{i}" for i in range(n)],
+            given.get("rack") or [""] * n,
+            strict=True,
+        )
+    ]
+    can_be_probed = given.get("can_be_probed") or [False] * n
+    labels = tuple(given.get("labels") or [{}] * n)
+    return Roster(ids, tuple(placement), labels, frozen(np.array(can_be_probed, bool)))
+
+
+def _conditions(n: int, given: ViewArguments) -> Conditions:
+    state = given.get("state", "training")
+    return Conditions(
+        state=tuple([state] * n if isinstance(state, str) else state),
+        step=np.broadcast_to(np.asarray(given.get("step", 100), dtype=np.int64), (n,)),
+        heartbeat_age_s=_each(given.get("heartbeat_age_s", 0.0), n),
+        progress_age_s=_each(given.get("progress_age_s", 0.0), n),
+        watched_s=_each(given.get("watched_s", np.nan), n),
     )
 
 
@@ -206,10 +255,6 @@ def _ids(workers: int | Sequence[str] | None, tables: Mapping[str, Floats]) -> t
         if len(table) != len(ids):
             raise ValueError(f"{name}: need {len(ids)} rows, one per worker, was {len(table)}")
     return tuple(ids)
-
-
-def _column(values: Sequence[str] | None, otherwise: list[str]) -> tuple[str, ...]:
-    return tuple(otherwise if values is None else values)
 
 
 def _by_place(faults: Sequence[Fault]) -> dict[str, tuple[Fault, ...]]:

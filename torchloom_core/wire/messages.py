@@ -31,7 +31,6 @@ from torchloom_core.wire.limits import (
     Pid,
     QuorumId,
     RackName,
-    Rank,
     Seconds,
     ShortText,
     Stamp,
@@ -41,6 +40,7 @@ from torchloom_core.wire.limits import (
     Version,
 )
 from torchloom_core.wire.links import ProbeAddress
+from torchloom_core.wire.placement import Placement
 
 SCHEMA_VERSION = 2
 """The version of all messages; a Weaver and its Threadlets must have the same one."""
@@ -148,8 +148,8 @@ class Telemetry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     v: Version = SCHEMA_VERSION
 
 
-class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
-    """A worker registers: its names, node, knobs and actuators.
+class Hello(Placement, frozen=True, kw_only=True, tag="hello"):
+    """A worker registers: its id, placement, knobs and actuators.
 
     Sent when the trainer attaches, at a roll call, after a reconnect, and when a field changes.
 
@@ -175,19 +175,16 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
         loaded a checkpoint. None until the first step.
     """
 
-    run: Name
     worker: Name
     incarnation: Count
-    group: Name
-    rank: Rank
-    node: Name
-    rack: RackName = ""
-    labels: Annotated[dict[FieldName, Finite | ShortText], msgspec.Meta(max_length=MAX_FIELDS)] = {}
+    labels: Annotated[dict[FieldName, Finite | ShortText], msgspec.Meta(max_length=MAX_FIELDS)] = (
+        msgspec.field(default_factory=dict)
+    )
     host: ShortText = ""
     pid: Pid = 0
     state: WorkerState = "training"
     knobs: KnobSpecs = ()
-    values: KnobValues = {}
+    values: KnobValues = msgspec.field(default_factory=dict)
     actuators: Annotated[tuple[FieldName, ...], msgspec.Meta(max_length=MAX_FIELDS)] = ()
     framework: ShortText = ""
     replica_id: ShortText = ""
@@ -287,14 +284,15 @@ class PauseState(msgspec.Struct, frozen=True, kw_only=True, tag="pause_state"):
 class JoinRequest(msgspec.Struct, frozen=True, kw_only=True, tag="join_request"):
     """A worker with the run's join credentials requests its own.
 
-    ``public_key`` is a NATS user nkey (``U...``); its seed never leaves the worker. ``node`` is
-    the worker's node.
+    ``public_key`` is a NATS user nkey (``U...``); its seed never leaves the worker. ``group`` and
+    ``node`` are as in its :class:`~torchloom_core.wire.placement.Placement`.
     """
 
     run: Name
     worker: Name
     incarnation: Count
     public_key: ShortText
+    group: RackName = ""
     node: RackName = ""
     v: Version = SCHEMA_VERSION
 

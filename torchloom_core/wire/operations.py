@@ -143,16 +143,27 @@ class Terminate(
     """
 
 
-class SetKnobs(msgspec.Struct, frozen=True, kw_only=True, tag_field="verb", tag="set_knobs"):
-    """Apply several values at once: all of them or none."""
+class SetKnobs(
+    msgspec.Struct, Operation, frozen=True, kw_only=True, tag_field="verb", tag="set_knobs"
+):
+    """Apply several values at once, all of them or none: only in a fenced change."""
 
     values: KnobValues
 
 
 class Rewind(
-    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="verb", tag="rewind"
+    msgspec.Struct,
+    Operation,
+    frozen=True,
+    kw_only=True,
+    omit_defaults=True,
+    tag_field="verb",
+    tag="rewind",
 ):
-    """Return to the last checkpoint, by the user's function, and skip batches from there."""
+    """Return to the last checkpoint, by the user's function, and skip batches from there.
+
+    Only in a fenced change.
+    """
 
     skip: Count = 0
 
@@ -173,13 +184,13 @@ class FencedChange(
     number : int
         The number of the change; a later change supersedes an earlier one that is pending.
     do : Operation
-        The operation, the same for all.
+        The operation, the same for all, of a kind that its trainer's part lets be fenced.
     groups : tuple of str
         The groups that apply it; empty: all. The others only take part in the agreement.
     """
 
     number: Int64
-    do: SetKnobs | Pause | Drain | Rewind
+    do: Operation
     groups: Groups = ()
 
 
@@ -199,7 +210,7 @@ class WriteLog(
     text: Text
 
 
-def done_by(operation: Operation, group: str) -> "Operation | SetKnobs | Rewind | None":
+def done_by(operation: Operation, group: str) -> Operation | None:
     """Return the operation that a worker of ``group`` applies; None: it only votes."""
     if not isinstance(operation, FencedChange):
         return operation

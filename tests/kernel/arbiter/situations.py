@@ -26,6 +26,7 @@ class Standing:
     obstacles: dict[str, str] = field(default_factory=dict)
     under_way: dict[str, Verdict] = field(default_factory=dict)
     marked: frozenset[str] = frozenset()
+    roles: dict[str, str] = field(default_factory=dict)
 
     def obstacle(self, action: Action) -> str:
         return self.obstacles.get(target_of(action), "")
@@ -36,6 +37,9 @@ class Standing:
 
     def training_groups(self) -> set[str]:
         return {f"g{n}" for n in range(self.groups)}
+
+    def role_of(self, group: str) -> str:
+        return self.roles.get(group, "trainer")
 
     def groups_in_motion(self) -> set[str]:
         actions = [verdict.action for verdict in self.under_way.values()]

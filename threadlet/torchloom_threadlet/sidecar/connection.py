@@ -198,6 +198,7 @@ class Connection:
             worker=self._hello.worker,
             incarnation=self._hello.incarnation,
             public_key=nkeys.from_seed(bytearray(self._keys.seed.encode())).public_key.decode(),
+            group=self._hello.group,
             node=self._hello.node,
         )
 

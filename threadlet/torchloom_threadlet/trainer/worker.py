@@ -201,14 +201,11 @@ class Worker:
 
     def hello(self) -> Hello:
         """Return the worker's identity and what it can do now."""
+        placement = msgspec.structs.asdict(self.identity.placement) | {"run": self._run}
         return Hello(
-            run=self._run,
+            **placement,
             worker=self.identity.worker,
             incarnation=self.identity.incarnation,
-            group=self.identity.group,
-            rank=self.identity.rank,
-            node=self.identity.node,
-            rack=self.identity.rack,
             labels=self.identity.labels,
             host=text(socket.gethostname(), MAX_SHORT_TEXT),
             pid=os.getpid(),
@@ -373,7 +370,7 @@ class Worker:
         change = self.changes.due
         if change is None or change.do is None:
             return
-        operation = done_by(change.do, self.identity.group)
+        operation = done_by(change.do, self.identity.placement.group)
         if knobs_only and not isinstance(operation, SetKnobs | None):
             return
         step = whole(self.agreed_step() if self.agreed_step is not None else self.step)

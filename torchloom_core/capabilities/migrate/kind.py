@@ -33,7 +33,7 @@ class MigrateKind(ActionKind[Migrate]):
 
 
 def standby_for(group: str, run: Run) -> list[int]:
-    """Return the rows of the best standby group: as large, reachable, on other nodes.
+    """Return the rows of the best standby group: of its role, as large, reachable, elsewhere.
 
     A group with a drain in flight does not count, even if the drain was withdrawn: it may have
     reached its worker.
@@ -47,6 +47,7 @@ def standby_for(group: str, run: Run) -> list[int]:
         (any(hello[row].rack in racks for row in rows), name, rows)
         for name, rows in fleet.groups("standby").items()
         if len(rows) == len(members)
+        and fleet.role_of(name) == fleet.role_of(group)
         and not any(hello[row].node in barred or hello[row].worker in taken for row in rows)
         and run.reachable(rows) == rows
     ]

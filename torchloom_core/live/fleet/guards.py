@@ -87,9 +87,9 @@ class Guards:
         if not rows:
             return []
         was_at = self._furthest.most
-        went_back = self._furthest.went_back(*self._fleet.current_steps(rows, now_ns))
+        went_back = self._furthest.went_back(*self._fleet.times.current_steps(rows, now_ns))
         ended = self._begin_anew(was_at) if went_back else []
-        progress_ns = self._fleet.progress_ns(rows)
+        progress_ns = self._fleet.times.median_progress_ns(rows)
         if progress_ns > self._progress_ns + _JITTER_NS:
             self._progress_ns = progress_ns
             self._steps_ns.append(now_ns)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from torchloom_core.interface.view import LighthouseRows
+from torchloom_core.interface.view_parts import LighthouseRows
 from torchloom_core.wire.messages import Hello
 from torchloom_core.wire.steering import LighthouseView
 

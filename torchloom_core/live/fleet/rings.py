@@ -105,10 +105,12 @@ class Rings:
         self._past.forget(row)
 
     def grow(self, workers: int) -> None:
-        """Make room for ``workers`` rows."""
+        """Make room for ``workers`` rows, if there is less."""
+        more = workers - self._coming.shape[1]
+        if more <= 0:
+            return
         for ring in self._rings:
             ring.grow(workers)
-        more = workers - self._coming.shape[1]
         self._coming = np.pad(self._coming, ((0, 0), (0, more)), constant_values=np.nan)
         self._newest.grow(workers)
         self._past.grow(workers)

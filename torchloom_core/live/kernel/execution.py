@@ -78,6 +78,10 @@ class Execution:
         """Return the replica groups that train."""
         return self._run.training_groups()
 
+    def role_of(self, group: str) -> str:
+        """Return the role of a replica group, an empty string if nobody is known of it."""
+        return self._run.fleet.role_of(group)
+
     def nodes(self) -> set[str]:
         """Return all known nodes."""
         return self._run.fleet.nodes()
@@ -266,7 +270,7 @@ class Execution:
         row = run.fleet.row_of.get(command.worker)
         if row is None:
             return run.now_ns < self._restored_ns + run.stale_ns
-        return not run.fleet.is_settled(row, run.now_ns)
+        return not run.fleet.times.is_settled(row, run.now_ns)
 
     def _issue_stage(self, plan: Plan) -> list[Output]:
         due = plan.stages if kind_of(plan.action).side_by_side else plan.stages[:1]

@@ -20,6 +20,7 @@ from torchloom_core.wire.codec import (
 )
 from torchloom_core.wire.commands import Ack
 from torchloom_core.wire.messages import Hello, Telemetry, WorkerEvent
+from torchloom_core.wire.placement import Placement
 from torchloom_core.wire.steering import LighthouseView
 
 _log = logging.getLogger(__name__)
@@ -64,6 +65,7 @@ class Inlet:
         self._batches = Quota(**_BATCHES)
         self._reports = Quota(**_REPORTS)
         self._views = Quota(**_VIEWS)
+        self._placed: dict[str, tuple[int, Placement]] = {}
 
     @property
     def malformed(self) -> int:
@@ -135,11 +137,27 @@ class Inlet:
             need = "need the run, worker and incarnation of the subject"
             self.reject(msg.subject, f"{need}, was {was}")
             return True
-        if isinstance(message, Hello) and message.worker != f"{message.group}-{message.rank}":
-            # The server verifies the name alone: the group has to match it.
-            named = f"{message.group}-{message.rank}"
-            self.reject(msg.subject, f"need worker <group>-<rank>, {named}, was {message.worker}")
+        if isinstance(message, Hello) and (moved := self._moved(message)):
+            self.reject(msg.subject, moved)
             return True
         if isinstance(message, Hello) and delivered_before:
             return True
         return self._receive(message, ts_recv_ns)  # type: ignore[arg-type]
+
+    def _moved(self, hello: Hello) -> str:
+        """Return why a process may not say that it sits elsewhere now, or an empty string.
+
+        The server verifies the worker's id alone: so one process keeps its first placement until
+        a later generation.
+        """
+        incarnation, first = self._placed.get(hello.worker, (-1, hello))
+        if incarnation != hello.incarnation or hello.generation > first.generation:
+            self._placed[hello.worker] = hello.incarnation, hello
+            return ""
+        if hello.seat() == first.seat():
+            return ""
+        seats = (
+            f"{one.role} {one.group}-{one.rank}, stage {one.stage}, shard {one.shard}"
+            for one in (first, hello)
+        )
+        return "need the placement of its first hello, {}, was {}".format(*seats)

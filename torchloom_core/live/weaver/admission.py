@@ -74,7 +74,7 @@ def unwanted(
     """
     if request.node not in fleet.cordons.nodes or alive == request.incarnation:
         return ""
-    others = len(training - {request.worker.rpartition("-")[0]})
+    others = len(training - {request.group})
     if others < max(1, min_groups):
         return ""
     groups = "1 other group trains" if others == 1 else f"{others} other groups train"

@@ -69,7 +69,8 @@ class TorchftAdapter(Adapter):
         if isinstance(manager._pg, CompressedProcessGroup):
             self._register_compression(manager)
         if worker.state == "standby":
-            name, group = name_of_replica(_replica_id(manager)), worker.identity.group
+            name = name_of_replica(_replica_id(manager))
+            group = worker.identity.placement.group
             if name != group:
                 text = "others may wait for standby %s: its Manager needs replica_id %r, was %r"
                 _logger.warning(text, worker.identity.worker, group, name)

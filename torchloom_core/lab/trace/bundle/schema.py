@@ -16,11 +16,15 @@ Times are int64 nanoseconds since the Unix epoch, UTC. ``t_event`` is when somet
 ``t_avail`` when it became known. Unknown columns are stored in ``extra``.
 """
 
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 import msgspec
 
+from torchloom_core.floor.clock import SECOND_NS, moment_text
+from torchloom_core.floor.errors import TraceError
 from torchloom_core.wire.limits import Int64
+from torchloom_core.wire.placement import TRAINER
 
 SCHEMA_VERSION = 1
 SUFFIX = ".tltrace"
@@ -119,7 +123,11 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """``placement.jsonl``: ``rank`` of replica group ``group`` ran on ``component``."""
+    """``placement.jsonl``: ``rank`` of replica group ``group`` ran on ``component``.
+
+    ``role``, ``stage``, ``shard`` and ``generation`` are those of
+    :class:`torchloom_core.wire.placement.Placement`.
+    """
 
     job: str
     group: str
@@ -127,6 +135,10 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     component: str
     from_ns: Int64
     until_ns: Int64 | None = None
+    role: str = TRAINER
+    stage: int = 0
+    shard: int = 0
+    generation: int = 0
     extra: dict[str, Any] = {}
 
 
@@ -191,3 +203,18 @@ ROW_OF: dict[str, type[Any]] = {
     ACTIONS: ActionTaken,
 }
 """File name to the struct of its rows."""
+
+
+_FIRST, _LAST = 1824, 2115
+_FIRST_NS, _BEYOND_NS = (
+    round(datetime(year, 1, 1, tzinfo=UTC).timestamp()) * SECOND_NS for year in (_FIRST, _LAST + 1)
+)
+
+
+def refuse_far(place: object, start_ns: int, end_ns: int) -> None:
+    """Raise TraceError, which begins with ``place``, if a span is outside these years."""
+    if start_ns < _FIRST_NS or end_ns >= _BEYOND_NS:
+        raise TraceError(
+            f"{place}: need a span in the years {_FIRST} to {_LAST}, was {moment_text(start_ns)} "
+            f"to {moment_text(end_ns)}"
+        )

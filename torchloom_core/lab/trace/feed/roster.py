@@ -6,14 +6,14 @@ incarnation when the fault is resolved, and leaves when it disappears.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.lab.trace.bundle.bundle import Bundle
 from torchloom_core.lab.trace.bundle.schema import Event, Placement
-from torchloom_core.lab.trace.feed.ends import events_with_ends
+from torchloom_core.lab.trace.feed.silences import events_with_ends
 from torchloom_core.lab.trace.feed.watched import Watched
 from torchloom_core.wire.events import NodeFault
 from torchloom_core.wire.messages import Exit, Hello
@@ -69,7 +69,7 @@ def roster(
     ----------
     repair_s : float
         Shortest outage after a fatal fault with an unknown end, seconds: see
-        :mod:`torchloom_core.lab.trace.feed.ends`. It does not apply to a fault that follows the
+        :mod:`torchloom_core.lab.trace.feed.silences`. It does not apply to a fault that follows the
         job.
     shows : callable
         Whether an event appears as a fault; an outage by another event is an expected exit.
@@ -156,8 +156,8 @@ def _messages(
     hello: Hello, incarnation: _Incarnation, ranks: "_Ranks", row: int, start_ns: int
 ) -> Iterator[tuple[int, Message]]:
     from_ns, until_ns = max(incarnation.from_ns, start_ns), incarnation.until_ns
-    for ts_ns, group, rank in ranks.of(row, hello.worker, _Span(from_ns, until_ns)):
-        yield ts_ns, replace(hello, group=group, rank=rank, ts_ns=ts_ns)
+    for ts_ns, seat in ranks.of(row, hello.worker, _Span(from_ns, until_ns)):
+        yield ts_ns, replace(hello, **seat, ts_ns=ts_ns)
     if until_ns != _AFTER_ALL_NS:
         exit_ = Exit(
             run=hello.run,
@@ -168,6 +168,10 @@ def _messages(
             ts_ns=until_ns,
         )
         yield until_ns, exit_
+
+
+_SEAT = ("group", "rank", "role", "stage", "shard", "generation")
+"""What a worker of a trace has of its placement; node and rack are the component's."""
 
 
 class _Ranks:
@@ -181,25 +185,26 @@ class _Ranks:
             for row in watched.rows_of(place.component):
                 self._of_row.setdefault(row, []).append(place)
 
-    def of(self, row: int, alone: str, span: _Span) -> Iterator[tuple[int, str, int]]:
-        """Yield ``(ts_ns, group, rank)`` at the start of the span and at every change in it.
+    def of(self, row: int, alone: str, span: _Span) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Yield ``(ts_ns, fields of the placement)`` at the start of the span and at each change.
 
         A component without a rank is a group of its own, named ``alone``; of several ranks on a
         component the lowest counts.
         """
         places = self._of_row.get(row, [])
         edges = {edge for place in places for edge in (place.from_ns, place.until_ns)}
-        last: tuple[str, int] | None = None
+        last: dict[str, Any] | None = None
         inside = {edge for edge in edges if edge is not None and edge < span.until_ns}
         for ts_ns in sorted({span.from_ns, *(edge for edge in inside if edge > span.from_ns)}):
             place = next((place for place in places if _sits(place, ts_ns)), None)
-            now = (alone, 0) if place is None else (self._name(place), place.rank)
+            now = {"group": alone, "rank": 0} if place is None else self._seat(place)
             if now != last:
-                yield ts_ns, *now
+                yield ts_ns, now
             last = now
 
-    def _name(self, place: Placement) -> str:
-        return place.group if self._one_job else f"{place.job}/{place.group}"
+    def _seat(self, place: Placement) -> dict[str, Any]:
+        named = {name: getattr(place, name) for name in _SEAT}
+        return named if self._one_job else named | {"group": f"{place.job}/{place.group}"}
 
 
 def _sits(place: Placement, ts_ns: int) -> bool:

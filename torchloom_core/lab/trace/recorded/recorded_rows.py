@@ -1,6 +1,6 @@
 """Derive the rows of a trace bundle from the inputs and verdicts of an incarnation.
 
-:mod:`torchloom_core.lab.trace.recorded.from_trajectory` feeds it every input once, in order.
+:mod:`torchloom_core.lab.trace.recorded.recorded` feeds it every input once, in order.
 """
 
 from collections.abc import Iterable, Iterator
@@ -145,7 +145,15 @@ class RecordedRows:
         self._add_component(Component(id=name, kind=_WORKER, parents=(hello.node,), from_ns=ts_ns))
         self._left_ns.pop(name, None)
         self._placed[hello.worker] = Placement(
-            job=self._run, group=hello.group, rank=hello.rank, component=name, from_ns=ts_ns
+            job=self._run,
+            group=hello.group,
+            rank=hello.rank,
+            role=hello.role,
+            stage=hello.stage,
+            shard=hello.shard,
+            generation=hello.generation,
+            component=name,
+            from_ns=ts_ns,
         )
         if hello.state != "standby":
             self._groups.add(hello.group)

@@ -72,7 +72,7 @@ class Run:
 
     def reachable(self, rows: Iterable[int]) -> list[int]:
         """Return those of the rows that are not unreachable."""
-        return [row for row in rows if self.fleet.last_seen_ns(row) >= self.now_ns - self.stale_ns]
+        return [row for row in rows if not self.fleet.times.is_stale(row, self.now_ns)]
 
     def voters(self) -> list[int]:
         """Return the rows of the training workers that can agree on a step."""

@@ -38,6 +38,9 @@ class Situation(Protocol):
     def training_groups(self) -> set[str]:
         """Return the replica groups that train."""
 
+    def role_of(self, group: str) -> str:
+        """Return the role of a replica group, an empty string if nobody is known of it."""
+
     def groups_in_motion(self) -> set[str]:
         """Return the replica groups that some plan moves."""
 
@@ -214,11 +217,9 @@ def breaker(case: Case) -> str:
 
 
 def quorum_minimum(case: Case) -> str:
-    """Deny an action that leaves too few training groups; standbys do not count."""
+    """Deny an action that leaves too few training groups of a role; standbys do not count."""
     taken = case.kind.takes(case.action)
-    if not taken:
-        return ""
-    training = case.situation.training_groups()
+    training = _alike(case, taken, case.situation.training_groups())
     if taken.isdisjoint(training):
         return ""
     left = len(training - case.situation.groups_in_motion() - taken)
@@ -229,19 +230,27 @@ def quorum_minimum(case: Case) -> str:
 
 
 def in_motion_share(case: Case) -> str:
-    """Deny moving more than a share of the training groups at once; standbys do not count."""
+    """Deny moving more than a share of a role's training groups at once.
+
+    Standbys do not count.
+    """
     moved = case.kind.moves(case.action)
-    if not moved:
-        return ""
-    training = case.situation.training_groups()
+    training = _alike(case, moved, case.situation.training_groups())
     if moved.isdisjoint(training):
         return ""
-    moving = case.situation.groups_in_motion() | moved
+    moving = _alike(case, moved, case.situation.groups_in_motion()) | moved
     groups = len(training)
     limit = case.limits.max_in_motion_share
     if len(moving) <= max(1, int(limit * groups + _ROUNDING)):
         return ""
     return f"need at most {limit:.0%} of {groups} groups in motion, would be {len(moving)}"
+
+
+def _alike(case: Case, groups: Set[str], among: Set[str]) -> set[str]:
+    """Return those ``among`` them that have the role of one of the groups."""
+    role_of = case.situation.role_of
+    roles = {role_of(group) for group in groups}
+    return {one for one in among if role_of(one) in roles}
 
 
 def cordoned_share(case: Case) -> str:

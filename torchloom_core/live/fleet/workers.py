@@ -1,0 +1,215 @@
+"""The workers that ever registered, one row each, with the state of their incarnation."""
+
+from torchloom_core.live.fleet.declared_knobs import DeclaredKnobs
+from torchloom_core.live.fleet.incarnations import Incarnations
+from torchloom_core.live.fleet.quorums import Quorums
+from torchloom_core.live.fleet.report_times import ReportTimes
+from torchloom_core.wire.endings import in_a_word
+from torchloom_core.wire.limits import MAX_WORKERS, KnobValue
+from torchloom_core.wire.messages import Exit, Hello, KnobSpec
+from torchloom_core.wire.operations import (
+    Drain,
+    Join,
+    Operation,
+    Pause,
+    Resume,
+    SetKnob,
+    SetKnobs,
+    done_by,
+)
+
+_OVER = frozenset({"left", "gone"})
+"""Final states of an incarnation."""
+_STATE_AFTER: dict[type, str] = {
+    Drain: "left",
+    Join: "joining",
+    Pause: "paused",
+    Resume: "training",
+}
+
+
+class Workers:
+    """Every worker that ever registered.
+
+    Attributes
+    ----------
+    row_of : dict of str to int
+        Worker to its row.
+    hello, state, knobs : list
+        The last report of each row; a hello is the worker's placement, too.
+    ending : list of str
+        How each row's incarnation ended: ``drained``, or the word of
+        :func:`~torchloom_core.wire.endings.in_a_word`; "" before.
+    times : ReportTimes
+        When each row last reported, its step and progress.
+    quorums : Quorums
+        The quorum of each worker.
+    """
+
+    def __init__(self, stale_after_s: float) -> None:
+        self._incarnations = Incarnations()
+        self._declared = DeclaredKnobs()
+        self.row_of: dict[str, int] = {}
+        self.hello: list[Hello] = []
+        self.state: list[str] = []
+        self.ending: list[str] = []
+        self.knobs: list[dict[str, KnobValue]] = []
+        self.times = ReportTimes(stale_after_s)
+        self.quorums = Quorums(self.hello)
+        self._role_of: dict[str, str] = {}
+
+    def register(self, hello: Hello, ts_ns: int) -> bool:
+        """Register a hello; return whether it begins an incarnation.
+
+        A hello is ignored if its incarnation may not follow the known one, or if it is a new
+        worker's and the run is full.
+        """
+        row = self.row_of.get(hello.worker)
+        if row is None and self.is_full:
+            return False
+        begins = row is None or self._may_begin(row, hello.incarnation, ts_ns)
+        if row is None:
+            row = self._add_row(hello)
+        elif begins:
+            self._incarnations.note(row, self.hello[row].incarnation, ended=self.is_over(row))
+        elif self.hello[row].incarnation != hello.incarnation:
+            return False
+        if self.state[row] != "gone":
+            self._declared.remove(self.hello[row].knobs)
+        self.quorums.register(hello, self.hello[row])
+        self.hello[row] = hello
+        self._role_of[hello.group] = hello.role
+        self.knobs[row] = dict(hello.values)
+        self.times.mark_seen(row, ts_ns)
+        if begins:
+            self.state[row] = hello.state
+            self.ending[row] = ""
+            self.times.begin(row, ts_ns)
+        if self.state[row] != "gone":
+            self._declared.add(hello.knobs)
+        return begins
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the run has reached its limit of workers, counting all that ever registered."""
+        return len(self.hello) >= MAX_WORKERS
+
+    def _add_row(self, hello: Hello) -> int:
+        row = self.row_of[hello.worker] = len(self.hello)
+        self.times.grow(row + 1)
+        self.hello.append(hello)
+        self.state.append("gone")
+        self.ending.append("")
+        self.knobs.append({})
+        return row
+
+    def _may_begin(self, row: int, incarnation: int, ts_ns: int) -> bool:
+        """Return whether an incarnation may replace the known one in ``row``."""
+        vacant = self.is_over(row) or self.times.is_stale(row, ts_ns)
+        present = self.hello[row].incarnation
+        return self._incarnations.may_follow(row, incarnation, present, vacant=vacant)
+
+    def end(self, message: Exit, ts_ns: int) -> bool:
+        """Mark a worker's process as ended; return False if it is not the known incarnation."""
+        row = self.row_of.get(message.worker)
+        if row is None:
+            return False
+        if not self.is_registered(message.worker, message.incarnation):
+            self._incarnations.note(row, message.incarnation, ended=True)
+            return False
+        if self.state[row] == "gone":
+            return False
+        self._declared.remove(self.hello[row].knobs)
+        self.state[row] = "gone"
+        self.ending[row] = self.ending[row] or in_a_word(
+            message.status, expected=message.expected, error=message.error
+        )
+        self.times.seen_ns[row] = ts_ns
+        return True
+
+    def apply(self, worker: str, operation: Operation) -> None:
+        """Apply an operation that a worker has just done, before its telemetry shows it."""
+        row = self.row_of[worker]
+        done = done_by(operation, self.hello[row].group)
+        if isinstance(done, Drain):
+            self.ending[row] = "drained"
+        if isinstance(done, SetKnob):
+            self.knobs[row][done.knob] = done.value
+        elif isinstance(done, SetKnobs):
+            self.knobs[row].update(done.values)
+        elif self.state[row] != "gone":
+            self.state[row] = _STATE_AFTER.get(type(done), self.state[row])
+
+    def group_of(self, worker: str) -> str:
+        """Return the replica group of a worker, empty before its hello."""
+        row = self.row_of.get(worker)
+        return "" if row is None else self.hello[row].group
+
+    def role_of(self, group: str) -> str:
+        """Return the role of a replica group, empty before its first hello."""
+        return self._role_of.get(group, "")
+
+    def launch_of(self, worker: str) -> str:
+        """Return the launch of a worker's known incarnation; "" before its hello."""
+        row = self.row_of.get(worker)
+        return "" if row is None else self.hello[row].launch
+
+    def is_over(self, row: int) -> bool:
+        """Return whether the worker in ``row`` has left or its process has ended."""
+        return self.state[row] in _OVER
+
+    def is_training(self, worker: str) -> bool:
+        """Return whether the worker is known and training."""
+        row = self.row_of.get(worker)
+        return row is not None and self.state[row] == "training"
+
+    def is_gone(self, worker: str, incarnation: int | None = None) -> bool:
+        """Return whether the worker, or this incarnation of it, is known to have ended."""
+        row = self.row_of.get(worker)
+        if row is None:
+            return False
+        another = incarnation not in (None, self.hello[row].incarnation)
+        return another or self.state[row] == "gone"
+
+    def is_registered(self, worker: str, incarnation: int) -> bool:
+        """Return whether this is the registered incarnation of the worker."""
+        row = self.row_of.get(worker)
+        return row is not None and self.hello[row].incarnation == incarnation
+
+    def see(self, row: int, state: str) -> None:
+        """Set the state that a worker reports, unless the report is outdated."""
+        present = self.state[row]
+        if present not in _OVER and (state != "standby" or present == "standby"):
+            self.state[row] = state
+
+    @property
+    def knob_specs(self) -> dict[str, KnobSpec]:
+        """Every knob of present workers, with the spec that most of them declare."""
+        return self._declared.specs
+
+    def knob_specs_by_use(self) -> list[KnobSpec]:
+        """Return the same, those declared by most workers first."""
+        return self._declared.by_use()
+
+    def groups(self, *states: str) -> dict[str, list[int]]:
+        """Return the rows of every replica group whose workers are all in ``states``."""
+        rows: dict[str, list[int]] = {}
+        for row, hello in enumerate(self.hello):
+            if self.state[row] not in _OVER:
+                rows.setdefault(hello.group, []).append(row)
+        return {
+            group: members
+            for group, members in rows.items()
+            if all(self.state[row] in states for row in members)
+        }
+
+    def alive(self, worker: str, now_ns: int) -> int | None:
+        """Return the worker's incarnation if it is reachable and has not ended."""
+        row = self.row_of.get(worker)
+        if row is None or self.state[row] == "gone":
+            return None
+        return None if self.times.is_stale(row, now_ns) else self.hello[row].incarnation
+
+    def last_seen_ns(self, row: int) -> int:
+        """Return the time of the last message from the worker in ``row``."""
+        return int(self.times.seen_ns[row])

@@ -1,0 +1,49 @@
+"""Where a worker stands in its run; a worker's id is a name that nobody takes apart."""
+
+from typing import Any
+
+import msgspec
+
+from torchloom_core.wire.limits import Count, Name, RackName, Rank
+
+TRAINER = "trainer"
+"""The role of workers that name no other."""
+
+
+class Placement(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker's place in its program and on its machines.
+
+    Attributes
+    ----------
+    role : str
+        The program that it runs: workers of different roles train or serve different models.
+    group : str
+        Its replica group: a whole copy of what its role runs. The name is unique in the run.
+    stage, shard : int
+        Its stage of a pipeline and its shard of a layer, from 0.
+    rank : int
+        Its number in the group, unique there.
+    generation : int
+        Which assignment of the run it belongs to; a later one has the larger number.
+
+    Examples
+    --------
+    >>> from torchloom_core.plugin import Placement
+    >>> place = Placement(run="r", group="rollout-0", role="rollout", rank=1, node="n3")
+    >>> place.role, place.stage, place.rack
+    ('rollout', 0, '')
+    """
+
+    run: Name
+    group: Name
+    rank: Rank
+    node: Name
+    rack: RackName = ""
+    role: Name = TRAINER
+    stage: Rank = 0
+    shard: Rank = 0
+    generation: Count = 0
+
+    def seat(self) -> tuple[Any, ...]:
+        """Return what one process of a worker keeps within a generation: all but node and rack."""
+        return (self.role, self.group, self.stage, self.shard, self.rank, self.generation)
