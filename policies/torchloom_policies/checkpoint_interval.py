@@ -71,39 +71,26 @@ class CheckpointIntervalPolicy:
     name = "checkpoint_interval"
 
     class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-        """Options of ``[policies.checkpoint_interval]``.
-
-        Attributes
-        ----------
-        knob : str
-            The knob that sets the work between two checkpoints, seconds, for the whole run.
-        prior_failures_per_node_day : float
-            Failure rate assumed before any data; Meta's clusters had 0.0023 and 0.0065.
-        prior_failures : float
-            Weight of that prior, in failures.
-        incident_s : float
-            Faults of the run closer than this are one failure, seconds.
-        memory_s : float
-            Faults of the run's nodes in this time before the policy starts count, seconds.
-        tolerance : float
-            Propose no change smaller than this share of the present interval.
-        period_s : float
-            Time over which the gain is counted, seconds.
-        predictor : str
-            Predictor whose forecasts trigger saves, from ``[predictors]``. Empty: none.
-        accept_unskilled : bool
-            Act also on a fitted model whose model card rates it below useful.
-        """
+        """Options of ``[policies.checkpoint_interval]``."""
 
         knob: str = "checkpoint_interval_s"
+        """The knob that sets the work between two checkpoints, seconds, for the whole run."""
         prior_failures_per_node_day: Positive = 0.0065
+        """Failure rate assumed before any data; Meta's clusters had 0.0023 and 0.0065."""
         prior_failures: Positive = 1.0
+        """Weight of that prior, in failures."""
         incident_s: NotNegative = 300.0
+        """Faults of the run closer than this are one failure, seconds."""
         memory_s: Positive = 30 * _DAY_S
+        """Faults of the run's nodes in this time before the policy starts count, seconds."""
         tolerance: Positive = 0.2
+        """Propose no change smaller than this share of the present interval."""
         period_s: Positive = _DAY_S
+        """Time over which the gain is counted, seconds."""
         predictor: str = ""
+        """Predictor whose forecasts trigger saves, from ``[predictors]``. Empty: none."""
         accept_unskilled: bool = False
+        """Act also on a fitted model whose model card rates it below useful."""
 
     def __init__(self, options: Options) -> None:
         self._options = options

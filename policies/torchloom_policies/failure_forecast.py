@@ -76,31 +76,21 @@ class FailureForecastPolicy:
     name = "failure_forecast"
 
     class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-        """Options of ``[policies.failure_forecast]``.
-
-        Attributes
-        ----------
-        predictor : str
-            Predictor whose forecasts to act on; it must be active, under ``[predictors]``.
-        min_probability : float
-            A group less likely to fail than this, 0 to 1, is never moved: protection against false
-            alarms. An alert gives both numbers the first time that this limit alone prevents a
-            move.
-        horizon_s : float, optional
-            Act on failures within this time, seconds; the forecast is converted as if the
-            hazard were constant. Absent: the predictor's own horizon.
-        drain_without_standby : bool
-            If no standby group can take over, drain the group where that pays; otherwise only an
-            alert is given.
-        accept_unskilled : bool
-            Act also on a fitted model whose model card rates it below useful.
-        """
+        """Options of ``[policies.failure_forecast]``."""
 
         predictor: str = "trend"
+        """Predictor whose forecasts to act on; it must be active, under ``[predictors]``."""
         min_probability: Share = 0.1
+        """A group less likely to fail than this, 0 to 1, is never moved: protection against false
+        alarms. An alert gives both numbers the first time that this limit alone prevents a move."""
         horizon_s: Positive | None = None
+        """Act on failures within this time, seconds; the forecast is converted as if the hazard
+        were constant. Absent: the predictor's own horizon."""
         drain_without_standby: bool = False
+        """If no standby group can take over, drain the group where that pays; otherwise only an
+        alert is given."""
         accept_unskilled: bool = False
+        """Act also on a fitted model whose model card rates it below useful."""
 
     def __init__(self, options: Options) -> None:
         self._options = options

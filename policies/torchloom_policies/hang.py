@@ -51,68 +51,47 @@ class HangPolicy:
     collected first: an eviction frees the victims and loses them. The eviction is proposed once
     the dump has arrived, or after ``dump_s``; its reason states the evidence. The gain is the
     time that the victims would still wait, ``would_wait_s``. An alert is proposed if workers wait
-    and no culprit can be named, and for each stopped process.
-
-    Attributes
-    ----------
-    status : str
-        The present time limit and how it was derived, for ``torchloom status`` and the page.
+    and no culprit can be named, and for each stopped process. ``status`` is the present time limit
+    and how it was derived, for ``torchloom status`` and the page.
     """
 
     name = "hang"
 
     class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-        """Options of ``[policies.hang]``.
-
-        Attributes
-        ----------
-        least_s : float
-            How long a trainer may be idle (no CPU time, the same stack) in a step, seconds.
-        stopped_s : float
-            How long its process may be stopped, if that is less than ``least_s``, seconds.
-        busy_s : float
-            How long it may work at one step, seconds.
-        unseen_s : float
-            How long a step may take if CPU time or stack is unknown, seconds.
-        ratio : float
-            Each limit is at least this many times the usual longest step, up to ``busy_s``.
-        memory_s : float
-            Half-life of a longest step's weight, seconds.
-        first_step_s : float
-            How long a worker may take for its first two steps, seconds: it loads, compiles, heals.
-        patience : int
-            Ticks in a row at which the same worker must exceed its limit.
-        most_groups : int
-            If more groups than this hang, none is named: their shared infrastructure is at fault.
-        dump_s : float
-            How long to wait for the dump of the hung worker before its eviction, seconds.
-        then : str
-            What follows the eviction: ``wait`` leaves the group to rejoin by itself, ``restart``
-            ends its processes so that the launcher restarts them, ``replace`` gives its place to a
-            standby, or restarts it if none fits.
-        would_wait_s : float
-            How long the other groups would wait without the eviction, seconds: usually the
-            process group's timeout.
-        confidence : float
-            Probability that the named group is the culprit, 0 to 1.
-        again_s : float
-            A group that still hangs is proposed again after this time, seconds.
-        """
+        """Options of ``[policies.hang]``."""
 
         least_s: Positive = 120.0
+        """How long a trainer may be idle (no CPU time, the same stack) in a step, seconds."""
         stopped_s: Positive = 30.0
+        """How long its process may be stopped, if that is less than ``least_s``, seconds."""
         busy_s: Positive = 900.0
+        """How long it may work at one step, seconds."""
         unseen_s: Positive = 300.0
+        """How long a step may take if CPU time or stack is unknown, seconds."""
         ratio: Annotated[float, msgspec.Meta(ge=1, le=1e6)] = 3.0
+        """Each limit is at least this many times the usual longest step, up to ``busy_s``."""
         memory_s: Positive = 21600.0
+        """Half-life of a longest step's weight, seconds."""
         first_step_s: Positive = 900.0
+        """How long a worker may take for its first two steps, seconds: it loads, compiles,
+        heals."""
         patience: Annotated[int, msgspec.Meta(ge=1)] = 2
+        """Ticks in a row at which the same worker must exceed its limit."""
         most_groups: Annotated[int, msgspec.Meta(ge=1)] = 4
+        """If more groups than this hang, none is named: their shared infrastructure is at fault."""
         dump_s: Positive = 10.0
+        """How long to wait for the dump of the hung worker before its eviction, seconds."""
         then: Literal["wait", "restart", "replace"] = "restart"
+        """What follows the eviction: ``wait`` leaves the group to rejoin by itself, ``restart``
+        ends its processes so that the launcher restarts them, ``replace`` gives its place to a
+        standby, or restarts it if none fits."""
         would_wait_s: Positive = 300.0
+        """How long the other groups would wait without the eviction, seconds: usually the process
+        group's timeout."""
         confidence: Share = 0.9
+        """Probability that the named group is the culprit, 0 to 1."""
         again_s: Positive = 300.0
+        """A group that still hangs is proposed again after this time, seconds."""
 
     def __init__(self, options: Options) -> None:
         self._options = options

@@ -62,30 +62,20 @@ class LemonNodesPolicy:
     name = "lemon_nodes"
 
     class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-        """Options of ``[policies.lemon_nodes]``.
-
-        Attributes
-        ----------
-        ratio : float
-            A lemon fails more than this many times as often as the other nodes.
-        min_probability : float
-            Required probability that a node is a lemon, 0 to 1.
-        memory_s : float
-            Time constant by which incidents lose weight, and how long faults are stored, seconds.
-        incident_s : float
-            Faults of a node closer than this are one incident, seconds.
-        horizon_s : float
-            Time over which the gain of avoiding the node is counted, seconds.
-        prior_failures_per_node_day : float
-            Failure rate of a node assumed before any data.
-        """
+        """Options of ``[policies.lemon_nodes]``."""
 
         ratio: Annotated[float, msgspec.Meta(gt=1, le=1e6)] = 3.0
+        """A lemon fails more than this many times as often as the other nodes."""
         min_probability: Share = 0.9
+        """Required probability that a node is a lemon, 0 to 1."""
         memory_s: Positive = 30 * _DAY_S
+        """Time constant by which incidents lose weight, and how long faults are stored, seconds."""
         incident_s: NotNegative = 3600.0
+        """Faults of a node closer than this are one incident, seconds."""
         horizon_s: Positive = 7 * _DAY_S
+        """Time over which the gain of avoiding the node is counted, seconds."""
         prior_failures_per_node_day: Positive = 0.0065
+        """Failure rate of a node assumed before any data."""
 
     def __init__(self, options: Options) -> None:
         try:
@@ -216,10 +206,7 @@ class LemonNodesPolicy:
 class _Histories:
     """The incidents of each node, updated only where a fault was added or removed.
 
-    Attributes
-    ----------
-    began_ns : dict of str to array of int64
-        When the incidents of a node began, oldest first; the nodes by name.
+    ``began_ns`` is when those of a node began, oldest first; the nodes by name.
     """
 
     def __init__(self, incident_s: float) -> None:

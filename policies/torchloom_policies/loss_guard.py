@@ -57,51 +57,36 @@ class LossGuardPolicy:
     name = "loss_guard"
 
     class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-        """Options of ``[policies.loss_guard]``.
-
-        Attributes
-        ----------
-        steps : list of str
-            Steps that may be proposed, in this order: of ``rewind``, ``clip`` and ``skip``. In
-            experiments/loss_spikes a rewind helped most, and clipping did not help.
-        window_s : float
-            Length of the baseline on which noise and trend are measured, seconds.
-        least_values : int
-            Minimum number of values in the baseline.
-        band : float
-            Height of a spike's median above the trend, in multiples of the noise.
-        patience_ticks : int
-            Number of newest values in that median, at most one per tick.
-        again_s : float
-            A spike that returns within this time gets the next step, seconds.
-        cooldown_s : float
-            The same step is not proposed again within this time, seconds.
-        clip_quantile : float
-            The norm is clipped to this quantile of its past values, 0 to 1.
-        margin_batches : int
-            Batches skipped after a rewind, beyond those trained since the checkpoint, because bad
-            data may continue.
-        payback_s : float
-            Upper bound on the training that a spike can undo, seconds.
-        heals, skip_helps, clip_helps, rewind_helps : float
-            Prior probability, 0 to 1, that a spike recovers by itself, or after the step; each
-            has the weight of four attempts.
-        """
+        """Options of ``[policies.loss_guard]``."""
 
         steps: Annotated[tuple[Step, ...], msgspec.Meta(min_length=1)] = ("rewind",)
+        """Steps that may be proposed, in this order: of ``rewind``, ``clip`` and ``skip``. In
+        experiments/loss_spikes a rewind helped most, and clipping did not help."""
         window_s: Positive = 300.0
+        """Length of the baseline on which noise and trend are measured, seconds."""
         least_values: Annotated[int, msgspec.Meta(ge=3, le=100_000)] = 30
+        """Minimum number of values in the baseline."""
         band: Annotated[float, msgspec.Meta(ge=1, le=1e6)] = 6.0
+        """Height of a spike's median above the trend, in multiples of the noise."""
         patience_ticks: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 5
+        """Number of newest values in that median, at most one per tick."""
         again_s: NotNegative = 600.0
+        """A spike that returns within this time gets the next step, seconds."""
         cooldown_s: NotNegative = 600.0
+        """The same step is not proposed again within this time, seconds."""
         clip_quantile: Share = 0.9
+        """The norm is clipped to this quantile of its past values, 0 to 1."""
         margin_batches: Annotated[int, msgspec.Meta(ge=0, le=2**31)] = 100
+        """Batches skipped after a rewind, beyond those trained since the checkpoint, because bad
+        data may continue."""
         payback_s: Positive = 600.0
+        """Upper bound on the training that a spike can undo, seconds."""
         heals: Share = 0.3
         skip_helps: Share = 0.6
         clip_helps: Share = 0.6
         rewind_helps: Share = 0.9
+        """Prior probability, 0 to 1, that a spike recovers by itself, or after the step; each has
+        the weight of four attempts."""
 
     def __init__(self, options: Options) -> None:
         self._options = options

@@ -49,30 +49,20 @@ class MembershipPolicy:
     needs: tuple[PolicyNeed, ...] = TRAFFIC_NEEDS
 
     class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-        """Options of ``[policies.membership]``.
-
-        Attributes
-        ----------
-        keep_warm : int
-            Standby groups left in reserve for policies that migrate.
-        max_groups : int
-            Admit no group to a run of this many, to bound the global batch; 0: no bound.
-        quiet_s : float
-            A node is excluded for this long after a fault, seconds.
-        horizon_s : float
-            How long an admitted group is expected to train, seconds.
-        confidence : float
-            Probability that it trains that long, 0 to 1.
-        again_s : float
-            A group that is still a standby is proposed again after this time, seconds.
-        """
+        """Options of ``[policies.membership]``."""
 
         keep_warm: _Count = 0
+        """Standby groups left in reserve for policies that migrate."""
         max_groups: _Count = 0
+        """Admit no group to a run of this many, to bound the global batch; 0: no bound."""
         quiet_s: NotNegative = 600.0
+        """A node is excluded for this long after a fault, seconds."""
         horizon_s: Positive = 86_400.0
+        """How long an admitted group is expected to train, seconds."""
         confidence: Share = 0.9
+        """Probability that it trains that long, 0 to 1."""
         again_s: Positive = 600.0
+        """A group that is still a standby is proposed again after this time, seconds."""
 
     def __init__(self, options: Options) -> None:
         self._options = options

@@ -37,31 +37,21 @@ class SilencePolicy:
     name = "silence"
 
     class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-        """Options of ``[policies.silence]``.
-
-        Attributes
-        ----------
-        heartbeat_limit_s : float
-            Longest time without any message from a worker, seconds.
-        progress_limit_s : float
-            Longest time for one step of a trainer, checkpoints and warm-up included, seconds.
-        metrics : tuple of str
-            Metrics that a training worker must keep reporting.
-        metric_limit_s : float
-            Longest time without a valid sample of one of them, seconds.
-        dump_confidence : float
-            Probability that a dump shows why a trainer hangs, 0 to 1. Its gain is the GPU time
-            of ``progress_limit_s``.
-        one_by_one : int
-            Workers reported individually for each kind of silence at one tick.
-        """
+        """Options of ``[policies.silence]``."""
 
         heartbeat_limit_s: Positive = 15.0
+        """Longest time without any message from a worker, seconds."""
         progress_limit_s: Positive = 120.0
+        """Longest time for one step of a trainer, checkpoints and warm-up included, seconds."""
         metrics: tuple[str, ...] = ()
+        """Metrics that a training worker must keep reporting."""
         metric_limit_s: Positive = 30.0
+        """Longest time without a valid sample of one of them, seconds."""
         dump_confidence: Share = 0.5
+        """Probability that a dump shows why a trainer hangs, 0 to 1. Its gain is the GPU time of
+        ``progress_limit_s``."""
         one_by_one: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 8
+        """Workers reported individually for each kind of silence at one tick."""
 
     def __init__(self, options: Options) -> None:
         self._options = options

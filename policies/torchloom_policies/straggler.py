@@ -57,41 +57,28 @@ class StragglerPolicy:
     name = "straggler"
 
     class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-        """Options of ``[policies.straggler]``.
-
-        Attributes
-        ----------
-        metric : str, optional
-            Time to compare, seconds. Absent: ``compute_s`` where at least ``min_workers`` report
-            it, else ``step_time_s``.
-        ratio : float
-            Slow means more than this many times the median of the training workers.
-        patience : int
-            Slow samples in a row, at most one a tick, before anything is proposed.
-        knob : str
-            The worker-fenced knob that scales a worker's batch, 1 for all of it; empty: groups
-            are moved at once.
-        tries : int
-            How often the batch is made smaller before a worker that stays slow is moved.
-        drain_without_standby : bool
-            Where no standby fits the group, drain it instead of proposing a migration.
-        payback_s : float
-            How long the worker would stay slow without the change, seconds.
-        confidence : float
-            Probability that the change helps, 0 to 1.
-        min_workers : int
-            Minimum number of training workers with a fresh sample.
-        """
+        """Options of ``[policies.straggler]``."""
 
         metric: str | None = None
+        """Time to compare, seconds. Absent: ``compute_s`` where at least ``min_workers`` report it,
+        else ``step_time_s``."""
         ratio: Annotated[float, msgspec.Meta(gt=1, le=1e6)] = 1.5
+        """Slow means more than this many times the median of the training workers."""
         patience: Annotated[int, msgspec.Meta(ge=1)] = 5
+        """Slow samples in a row, at most one a tick, before anything is proposed."""
         knob: str = "batch_share"
+        """The worker-fenced knob that scales a worker's batch, 1 for all of it; empty: groups are
+        moved at once."""
         tries: Annotated[int, msgspec.Meta(ge=1)] = 2
+        """How often the batch is made smaller before a worker that stays slow is moved."""
         drain_without_standby: bool = False
+        """Where no standby fits the group, drain it instead of proposing a migration."""
         payback_s: Positive = 600.0
+        """How long the worker would stay slow without the change, seconds."""
         confidence: Share = 0.8
+        """Probability that the change helps, 0 to 1."""
         min_workers: Annotated[int, msgspec.Meta(ge=2)] = 3
+        """Minimum number of training workers with a fresh sample."""
 
     def __init__(self, options: Options) -> None:
         self._options = options

@@ -56,43 +56,30 @@ class SetTo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One ``[[policies.thresholds.rules]]``.
-
-    Attributes
-    ----------
-    metric : str
-        Name of the metric, with its unit (``gpu_temp_celsius``).
-    comparison : {">", ">=", "<", "<="}
-        The rule holds while ``metric comparison level``.
-    level : float
-        In the metric's unit.
-    for_s : float
-        How long it must hold without a break before the rule fires, seconds.
-    clear : float, optional
-        The rule can fire again for a worker once ``metric comparison clear`` is false; absent:
-        the level itself. Use another value for a noisy metric (hysteresis).
-    action : str or table
-        ``alert``, ``migrate``, ``drain``, ``checkpoint``, ``pause``, ``dump``, or
-        ``{ knob = "...", value = ... }``.
-    gain_gpu_s, cost_gpu_s : float
-        What the action saves if the rule is right, and what it costs in any case, in useful
-        GPU-seconds. Only an alert needs no gain.
-    confidence : float
-        Probability that the rule is right, 0 to 1.
-    expires_s : float
-        How long the proposal waits for approval, if the action needs it, seconds.
-    """
+    """One ``[[policies.thresholds.rules]]``."""
 
     metric: str
+    """Name of the metric, with its unit (``gpu_temp_celsius``)."""
     level: Level
+    """In the metric's unit."""
     comparison: Literal[">", ">=", "<", "<="] = ">"
+    """The rule holds while ``metric comparison level``."""
     for_s: NotNegative = 0.0
+    """How long it must hold without a break before the rule fires, seconds."""
     clear: Level | None = None
+    """The rule can fire again for a worker once ``metric comparison clear`` is false; absent: the
+    level itself. Use another value for a noisy metric (hysteresis)."""
     action: Literal["alert", "migrate", "drain", "checkpoint", "pause", "dump"] | SetTo = "alert"
+    """``alert``, ``migrate``, ``drain``, ``checkpoint``, ``pause``, ``dump``, or ``{ knob = "...",
+    value = ... }``."""
     gain_gpu_s: NotNegative = 0.0
     cost_gpu_s: NotNegative = 0.0
+    """What the action saves if the rule is right, and what it costs in any case, in useful
+    GPU-seconds. Only an alert needs no gain."""
     confidence: Share = 1.0
+    """Probability that the rule is right, 0 to 1."""
     expires_s: Positive = 300.0
+    """How long the proposal waits for approval, if the action needs it, seconds."""
 
     def __post_init__(self) -> None:
         rising = self.comparison.startswith(">")
@@ -123,15 +110,10 @@ class ThresholdsPolicy:
     name = "thresholds"
 
     class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-        """Options of ``[policies.thresholds]``.
-
-        Attributes
-        ----------
-        rules : tuple of Rule
-            Evaluated independently of each other, in this order.
-        """
+        """Options of ``[policies.thresholds]``."""
 
         rules: tuple[Rule, ...] = ()
+        """Evaluated independently of each other, in this order."""
 
     def __init__(self, options: Options) -> None:
         self._watches = [_Watch(rule) for rule in options.rules]

@@ -55,33 +55,22 @@ class UploadsPolicy:
     name = "uploads"
 
     class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-        """Options of ``[policies.uploads]``.
-
-        Attributes
-        ----------
-        knob : str
-            The knob that limits the bytes per second of a worker's upload; 0: no limit.
-        interval : str
-            The knob, or the metric, with the time between two checkpoints, seconds.
-        upload_share : float
-            Share of the interval that a limited upload takes, above 0, to 1.
-        confidence : float
-            Probability that the network returns to its usual load before the next checkpoint.
-        again_s : float
-            The same limit is proposed again after this time, seconds.
-        predictor : str
-            Predictor whose forecasts add to the risk, from ``[predictors]``. Empty: none.
-        accept_unskilled : bool
-            Act also on a fitted model whose model card rates it below useful.
-        """
+        """Options of ``[policies.uploads]``."""
 
         knob: str = "upload_bytes_per_s"
+        """The knob that limits the bytes per second of a worker's upload; 0: no limit."""
         interval: str = "checkpoint_interval_s"
+        """The knob, or the metric, with the time between two checkpoints, seconds."""
         upload_share: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.9
+        """Share of the interval that a limited upload takes, above 0, to 1."""
         confidence: Share = 0.5
+        """Probability that the network returns to its usual load before the next checkpoint."""
         again_s: Positive = 600.0
+        """The same limit is proposed again after this time, seconds."""
         predictor: str = ""
+        """Predictor whose forecasts add to the risk, from ``[predictors]``. Empty: none."""
         accept_unskilled: bool = False
+        """Act also on a fitted model whose model card rates it below useful."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
