@@ -32,7 +32,13 @@ from torch.distributed import (  # type: ignore[attr-defined]
 )
 
 from experiments.allreduce.lab import or_exit
-from torchloom_core.demos.bandwidth.namespaces import CONTROL, Lab
+from torchloom_core.demos.bandwidth.namespaces import (
+    BURST_BYTES,
+    CONTROL,
+    DATA,
+    Lab,
+    run_batch,
+)
 from torchloom_core.plugin import PluginError
 from torchloom_policies.allreduce.ring_order import RingSolver
 
@@ -100,11 +106,32 @@ def chosen_order(matrix: Matrix) -> Order:
     return tuple(reversed(ring.order))
 
 
+def set_pairs(lab: Lab, mbit: Matrix) -> None:
+    """Set the bandwidth of each pair of ranks: ``mbit[i][j]`` from i to j, Mbit/s."""
+    for rank in range(lab.ranks):
+        lines = [
+            f"qdisc replace dev {DATA} root noqueue",
+            f"qdisc replace dev {DATA} root handle 1: htb",
+        ]
+        for other in range(lab.ranks):
+            if other == rank:
+                continue
+            number = f"1:{other + 16:x}"
+            kbit = round(mbit[rank][other] * 1000)
+            lines += [
+                f"class add dev {DATA} parent 1: classid {number} htb rate {kbit}kbit "
+                f"ceil {kbit}kbit burst {BURST_BYTES} cburst {BURST_BYTES} quantum 3000",
+                f"filter add dev {DATA} parent 1: protocol ip prio 1 u32 match ip dst "
+                f"{lab.address(other)}/32 flowid {number}",
+            ]
+        run_batch("tc", lab.namespace(rank), lines)
+
+
 def measure(
     lab: Lab, matrix: Matrix, payload_bytes: int, repeats: int, orders: int, seed: int
 ) -> list[Tried]:
     """Reduce in the default order, in random ones and the chosen one, on links as in ``matrix``."""
-    lab.set_pairs(matrix)
+    set_pairs(lab, matrix)
     rng = random.Random(seed)
     ranks = range(lab.ranks)
     drawn = [(f"random {n + 1}", tuple(rng.sample(ranks, lab.ranks))) for n in range(orders)]

@@ -59,28 +59,24 @@ async def play(folder: Path) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, task.cancel)
     processes = SlowProcesses(folder / "run", TRAINING)
-    processes.folder.mkdir(parents=True)
     async with processes.weaver(acting=True, changed=configured):
-        try:
-            for place in TRAINING.places:
-                path = processes.folder / f"{place.node}.prom"
-                write_counters(path, counters_after(0.0))
-                own = {"TORCHLOOM_TEXTFILE": str(path)}
-                if place.group == SLOW_GROUP:
-                    own[FILE] = str(folder / "slow")
-                processes.start_trainer(place, own)
-            words = "--config", str(processes.config), "--port", "0"
-            processes.spawn("dashboard", processes.command("dashboard", *words), {})
-            printed = 0
-            while True:
-                text = (processes.folder / "dashboard.err").read_text(errors="replace")
-                links = re.findall(r"https?://\S+token=\S+", text)
-                for link in links[printed:]:
-                    print(link, flush=True)
-                printed = len(links)
-                await asyncio.sleep(0.2)
-        finally:
-            processes.kill_trainers()
+        for place in TRAINING.places:
+            path = processes.folder / f"{place.node}.prom"
+            write_counters(path, counters_after(0.0))
+            own = {"TORCHLOOM_TEXTFILE": str(path)}
+            if place.group == SLOW_GROUP:
+                own[FILE] = str(folder / "slow")
+            processes.start_trainer(place, own)
+        words = "--config", str(processes.config), "--port", "0"
+        processes.spawn("dashboard", processes.command("dashboard", *words), {})
+        printed = 0
+        while True:
+            text = (processes.folder / "dashboard.err").read_text(errors="replace")
+            links = re.findall(r"https?://\S+token=\S+", text)
+            for link in links[printed:]:
+                print(link, flush=True)
+            printed = len(links)
+            await asyncio.sleep(0.2)
 
 
 if __name__ == "__main__":

@@ -9,8 +9,9 @@ from rich.console import Console
 
 from torchloom_core.demos.bandwidth.phases import phases_of
 from torchloom_core.demos.bandwidth.plot import draw
-from torchloom_core.demos.bandwidth.report import ArmFigures, Report, check, show, write_summary
+from torchloom_core.demos.bandwidth.report import ArmFigures, Report, show, summary_of
 from torchloom_core.demos.bandwidth.script import SCRIPT, SETTLE_STEPS, quality_of_modes
+from torchloom_core.demos.results import check_promises, write_summary
 from torchloom_core.demos.steplog import StepLog
 from torchloom_core.floor.errors import StateError
 from torchloom_policies.allreduce.options import QUALITY
@@ -79,8 +80,7 @@ def test_a_phase_is_measured_after_its_first_steps(without):
 
 
 def test_a_tuned_run_passes_all_checks(report):
-    assert all(report.promises().values())
-    check(report)
+    check_promises(report.promises())
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_a_tuned_run_passes_all_checks(report):
 def test_a_failed_check_is_named(report, spoil, word):
     spoil(report.tuned.logs["g1"].steps)
     with pytest.raises(StateError, match=word):
-        check(report)
+        check_promises(report.promises())
 
 
 def test_the_demo_uses_the_policys_default_quality():
@@ -104,7 +104,7 @@ def test_table_plot_and_summary_are_written(report, tmp_path):
     shown = StringIO()
     show(Console(file=shown, width=120), report)
     draw(tmp_path / "demo.png", report)
-    write_summary(tmp_path / "summary.json", report, seed=3)
+    write_summary(tmp_path, summary_of(report, seed=3))
     assert "20 Mbit/s, 20 s" in shown.getvalue()
     assert "topk" in shown.getvalue()
     assert (tmp_path / "demo.png").stat().st_size > 10_000

@@ -12,6 +12,7 @@ from experiments.allreduce.arm import Arm, Settings, play_arm
 from experiments.allreduce.lab import EXIT_NOT_HERE
 from experiments.allreduce.model import Workload
 from experiments.allreduce.schedule import steps
+from experiments.allreduce.uneven import set_pairs
 from torchloom_core.demos.bandwidth import namespaces
 from torchloom_core.demos.bandwidth.namespaces import Lab, NoLabError, Rate, reason_for_none
 
@@ -85,7 +86,7 @@ def test_a_link_may_carry_less_one_way(lab):
 @pytest.mark.long
 @pytest.mark.integration
 def test_the_link_of_a_pair_carries_its_own_rate(lab):
-    lab.set_pairs([[0.0, 40.0], [400.0, 0.0]])
+    set_pairs(lab, [[0.0, 40.0], [400.0, 0.0]])
     assert 30.0 < carried_mbit(lab, 5_000_000) < 46.0
 
 

@@ -13,7 +13,6 @@ from torchloom_core.cli.app import app
 from torchloom_core.demos import report
 from torchloom_core.demos.act import Act
 from torchloom_core.demos.scenario import Scenario
-from torchloom_core.live.trajectory.layout import run_folder
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 
@@ -67,7 +66,7 @@ def test_the_text_of_an_alert_is_shown_once():
 
 
 def test_its_trajectory_is_decided_again_to_the_bit(act, capsys):
-    root = run_folder(act.state_dir, "demo")
+    root = act.processes.trajectory
     assert app(["trajectory", "replay", str(root), "--json"], result_action="return_value") == 0
     report = json.loads(capsys.readouterr().out)
     assert report["difference"] is None
@@ -76,9 +75,8 @@ def test_its_trajectory_is_decided_again_to_the_bit(act, capsys):
 
 
 def test_output_at_the_end_is_written(act, tmp_path):
-    report.write_summary(tmp_path / "summary.json", act, act)
+    summary = report.summary_of_acts(act, act)
     report.draw(tmp_path / "demo.png", act, act)
-    summary = json.loads((tmp_path / "summary.json").read_text())
     assert summary["with"]["failed_steps"] == 0
     assert any("g3-0 joined" in decision for decision in summary["decisions"])
     assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG")
@@ -87,4 +85,3 @@ def test_output_at_the_end_is_written(act, tmp_path):
     report.show_table(Console(file=shown, width=120), act, act)
     assert re.search(r"failed steps +│ +0 │ +0", shown.getvalue())
     assert "node-1 fails" in shown.getvalue()
-    assert str(run_folder(act.state_dir, "demo")) in shown.getvalue().replace("\n", "")

@@ -5,7 +5,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from torchloom_core.demos.bandwidth import act, choices, play, plot
+from torchloom_core.demos.bandwidth import act, phases, play, plot
 from torchloom_core.demos.bandwidth.script import TRAINING, Phase
 from torchloom_core.demos.steplog import differences, failed_steps
 
@@ -20,8 +20,8 @@ def report(tmp_path_factory):
     """The report of both acts; how much faster the tuner is, a busy machine may spoil."""
     folder = tmp_path_factory.mktemp("demo")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(play.report, "check", lambda report: None)
-        for module in (act, choices, play, play.report, plot):
+        patch.setattr(play, "check_promises", lambda promises: None)
+        for module in (act, phases, play, play.report, plot):
             patch.setattr(module, "SCRIPT", SHORT)
         return play.play_bandwidth(TRAINING, folder, Console(file=StringIO()))
 

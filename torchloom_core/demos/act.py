@@ -2,24 +2,16 @@
 
 import asyncio
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from torchloom_core.demos.processes import (
-    START_S,
-    Processes,
-    kill_tree,
-    listens,
-)
+from torchloom_core.demos.processes import START_S, Processes, kill_tree, listens
 from torchloom_core.demos.scenario import Place, Scenario, counters_after, write_counters
-from torchloom_core.demos.steplog import StepLog
 from torchloom_core.floor.errors import StateError
 
-_LEAVE_S = 15.0
 _TORCHFT_LIGHTHOUSE = ("--min_replicas", "1", "--join_timeout_ms", "10000")
 _TORCHFT_TIMING = ("--heartbeat_timeout_ms", "1000", "--quorum_tick_ms", "100")
 """A fifth of torchft's default heartbeat timeout, which stalls the other groups for 5 s."""
@@ -28,79 +20,50 @@ _TORCHFT_TIMING = ("--heartbeat_timeout_ms", "1000", "--quorum_tick_ms", "100")
 class Act:
     """One run of the scenario in a folder of its own.
 
-    Attributes
-    ----------
-    folder : Path
-        Folder of the logs, the Weaver's state and the results.
-    acting : bool
-        Whether the Weaver acts and runs the lighthouse; otherwise it only watches, beside
-        torchft's lighthouse.
+    If ``acting``, the Weaver acts and runs the lighthouse; otherwise it only watches, beside
+    torchft's lighthouse.
     """
 
     def __init__(self, scenario: Scenario, folder: Path, *, acting: bool) -> None:
-        self.scenario, self.folder, self.acting = scenario, folder, acting
-        self.logs: dict[str, StepLog] = {}
+        self.scenario, self.acting = scenario, acting
+        self.processes = Processes(folder, scenario)
+        self.logs, self.trainers = self.processes.logs, self.processes.trainers
         self.degraded_since_s: float | None = None
         self.degraded_at: float | None = None
         self.restarted = False
         self.failed_at: float | None = None
-        self._processes = Processes(folder, scenario)
-
-    @property
-    def state_dir(self) -> Path:
-        """The Weaver's state folder."""
-        return self._processes.state_dir
-
-    @property
-    def trainers(self) -> dict[str, subprocess.Popen[bytes]]:
-        """The trainers' processes, by their group."""
-        return self._processes.trainers
 
     async def play(self, show: Callable[["Act"], None]) -> None:
         """Play the act to its end; ``show`` is called several times a second."""
-        self.folder.mkdir(parents=True)
         for place in self.scenario.places:
             write_counters(self._counters(place), counters_after(0.0))
-            self.logs[place.group] = StepLog(self._processes.log_of(place))
         async with AsyncExitStack() as stack:
             if not self.acting:
                 await stack.enter_async_context(self._torchft_lighthouse())
-            await stack.enter_async_context(self._processes.weaver(acting=self.acting))
-            try:
-                for place in self.scenario.places:
-                    self._start_trainer(place)
-                await self._until_over(show)
-            finally:
-                self._processes.kill_trainers()
+            await stack.enter_async_context(self.processes.weaver(acting=self.acting))
+            for place in self.scenario.places:
+                self._start_trainer(place)
+            await self._until_over(show)
 
     async def _until_over(self, show: Callable[["Act"], None]) -> None:
-        lasting = [p.group for p in self.scenario.places if p.group in self.scenario.survivors]
-        started = time.monotonic()
+        lasting, started = self.scenario.survivors, time.monotonic()
         while any(self.trainers[group].poll() is None for group in lasting):
-            for log in self.logs.values():
-                log.read()
+            self.processes.read_logs()
             self._advance_failure()
             self._restart_ended_trainer()
-            self._check(lasting, time.monotonic() - started)
+            for group in lasting:
+                self.processes.check(group)
+            late = time.monotonic() - started > START_S
+            if late and not any(self.logs[group].steps for group in lasting):
+                folder = self.processes.folder
+                raise StateError(f"no trainer took a step in {START_S:g} s; see {folder}")
             show(self)
             await asyncio.sleep(0.1)
-        await self._wait_for_late_groups()
-        for log in self.logs.values():
-            log.read()
-        show(self)
-
-    async def _wait_for_late_groups(self) -> None:
-        """Wait for groups that joined late to end as well; standbys wait for ever."""
-        for group, trainer in self.trainers.items():
+        for group in self.trainers:  # standbys wait for ever
             if self.logs[group].steps and not self.is_frozen(group):
-                with suppress(subprocess.TimeoutExpired):
-                    await asyncio.to_thread(trainer.wait, _LEAVE_S)
-
-    def _check(self, lasting: list[str], elapsed_s: float) -> None:
-        for group in lasting:
-            self._processes.check(group)
-        if elapsed_s > START_S and not any(self.logs[group].steps for group in lasting):
-            raise StateError(f"no trainer took a step in {START_S:g} s; see {self.folder}")
+                await self.processes.end_of(group)
+        self.processes.read_logs()
+        show(self)
 
     # --- the failing node ---
 
@@ -143,20 +106,20 @@ class Act:
 
     def _start_trainer(self, place: Place) -> None:
         textfile = {"TORCHLOOM_TEXTFILE": str(self._counters(place))}
-        self._processes.start_trainer(place, textfile)
+        self.processes.start_trainer(place, textfile)
 
     @asynccontextmanager
     async def _torchft_lighthouse(self) -> AsyncIterator[None]:
-        port = self._processes.port
+        port = self.processes.port
         binary = str(Path(sys.executable).parent / "torchft_lighthouse")
         command = [binary, "--bind", f"[::]:{port}", *_TORCHFT_LIGHTHOUSE, *_TORCHFT_TIMING]
-        process = self._processes.spawn("lighthouse", command, {"RUST_LOG": "error"})
+        process = self.processes.spawn("lighthouse", command, {"RUST_LOG": "error"})
         try:
-            await self._processes.wait_for(lambda: listens(port), process, "lighthouse")
+            await self.processes.wait_for(lambda: listens(port), process, "lighthouse")
             yield
         finally:
             process.kill()
             process.wait()
 
     def _counters(self, place: Place) -> Path:
-        return self.folder / f"{place.node}.prom"
+        return self.processes.folder / f"{place.node}.prom"

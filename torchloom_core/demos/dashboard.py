@@ -18,51 +18,39 @@ from torchloom_core.demos.folder import RUN
 from torchloom_core.demos.processes import Processes
 from torchloom_core.demos.scenario import NODE, Training, counters_after, write_counters
 from torchloom_core.floor.errors import StateError
-from torchloom_core.live.trajectory.layout import run_folder
 
 TRAINING = Training(config="dashboard.toml", heartbeat_s=0.2, steps=1_000_000, places=NODE.places)
 
-_RUN = "demo"
 _CYCLE_S = 120.0
 _DEGRADED_S = 25.0
 _POLL_S = 0.2
 
 
 def play_dashboard(training: Training, folder: Path, console: Console) -> None:
-    """Play the run in a folder, and print links to the dashboard.
-
-    Raises
-    ------
-    StateError
-        If a process does not start.
-    """
+    """Play the run in a folder, and print links; StateError if a process does not start."""
     processes = Processes(folder / RUN, training)
     with suppress(KeyboardInterrupt):
         asyncio.run(_play(processes, training, console))
     console.print("ended; to inspect the recorded run:", style="dim")
-    console.print(f"torchloom dashboard {run_folder(processes.state_dir, _RUN)}", markup=False)
+    console.print(f"torchloom dashboard {processes.trajectory}", markup=False)
 
 
 async def _play(processes: Processes, training: Training, console: Console) -> None:
-    processes.folder.mkdir(parents=True)
     counters = {place: processes.folder / f"{place.node}.prom" for place in training.places}
     async with processes.weaver(acting=True):
-        try:
-            for place, path in counters.items():
-                write_counters(path, counters_after(0.0))
-                processes.start_trainer(place, {"TORCHLOOM_TEXTFILE": str(path)})
-            dashboard = _DashboardProcess(processes, console)
-            console.print("command line, from this folder: ", end="")
-            hint = f"torchloom status --config {processes.config}"
-            console.print(hint, style="bold", markup=False, soft_wrap=True)
-            began_s = time.monotonic()
-            while True:
-                dashboard.poll()
-                degraded_s = (time.monotonic() - began_s) % _CYCLE_S - (_CYCLE_S - _DEGRADED_S)
-                write_counters(counters[NODE.failing], counters_after(max(0.0, degraded_s)))
-                await asyncio.sleep(_POLL_S)
-        finally:
-            processes.kill_trainers()
+        for place, path in counters.items():
+            write_counters(path, counters_after(0.0))
+            processes.start_trainer(place, {"TORCHLOOM_TEXTFILE": str(path)})
+        dashboard = _DashboardProcess(processes, console)
+        console.print("command line, from this folder: ", end="")
+        hint = f"torchloom status --config {processes.config}"
+        console.print(hint, style="bold", markup=False, soft_wrap=True)
+        began_s = time.monotonic()
+        while True:
+            dashboard.poll()
+            degraded_s = (time.monotonic() - began_s) % _CYCLE_S - (_CYCLE_S - _DEGRADED_S)
+            write_counters(counters[NODE.failing], counters_after(max(0.0, degraded_s)))
+            await asyncio.sleep(_POLL_S)
 
 
 class _DashboardProcess:

@@ -21,10 +21,8 @@ MARK = "demo.mark"
 def locked(folder: Path) -> Iterator[TextIO]:
     """Lock a folder for one demo; yields the file with the last demo's mark.
 
-    Raises
-    ------
-    StateError
-        If ``folder`` has other content than an earlier demo, cannot be written, or is locked.
+    Raises StateError if the folder has other content than an earlier demo, cannot be written, or is
+    locked.
     """
     with _state_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -42,13 +40,7 @@ def locked(folder: Path) -> Iterator[TextIO]:
 
 
 def clear(folder: Path) -> None:
-    """Remove an earlier demo of any scenario, and nothing else.
-
-    Raises
-    ------
-    StateError
-        If a file cannot be removed.
-    """
+    """Remove an earlier demo of any scenario, and nothing else; StateError if it cannot."""
     with _state_errors(folder):
         for run in (*ACTS, RUN):
             if (folder / run).exists():

@@ -39,13 +39,7 @@ def may_run(mark: str) -> bool:
 
 
 def end_marked(mark: str) -> None:
-    """Kill every process with a mark, and return once none is left.
-
-    Raises
-    ------
-    StateError
-        If a process does not end.
-    """
+    """Kill every process with a mark, and return once none is left; StateError if one remains."""
     deadline = time.monotonic() + _END_S
     while found := list(_marked(mark)):
         for process in found:

@@ -10,17 +10,15 @@ from rich.table import Table
 
 from torchloom_core.demos import report
 from torchloom_core.demos.act import Act
-from torchloom_core.demos.folder import ACTS, PLOT, SUMMARY
+from torchloom_core.demos.folder import ACTS, PLOT
+from torchloom_core.demos.results import show_files, write_summary
 from torchloom_core.demos.scenario import Scenario
 
 
-def play(scenario: Scenario, folder: Path, console: Console) -> tuple[Act, Act]:
-    """Play a scenario without torchLoom's actions and with them, and report; return both acts.
+def play(scenario: Scenario, folder: Path, console: Console) -> None:
+    """Play a scenario without torchLoom's actions and with them, and report.
 
-    Raises
-    ------
-    StateError
-        If a process of the demo fails or does not start.
+    Raises StateError if a process of the demo fails or does not start.
     """
     acts = (
         Act(scenario, folder / ACTS[0], acting=False),
@@ -28,13 +26,12 @@ def play(scenario: Scenario, folder: Path, console: Console) -> tuple[Act, Act]:
     )
     for act in acts:
         _perform(act, console)
-    report.write_summary(folder / SUMMARY, *acts)
+    write_summary(folder, report.summary_of_acts(*acts))
     report.draw(folder / PLOT, *acts)
     console.print()
     report.show_table(console, *acts)
-    console.print(f"plot        {folder / PLOT}")
-    console.print(f"summary     {folder / SUMMARY}")
-    return acts
+    console.print()
+    show_files(console, folder, acts[1].processes.trajectory)
 
 
 def _perform(act: Act, console: Console) -> None:

@@ -12,16 +12,18 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import cached_property
-from importlib.resources import files
 from pathlib import Path
 
 import psutil
 
 from torchloom_core.demos.marks import VARIABLE, own_mark
 from torchloom_core.demos.scenario import Place, Training
+from torchloom_core.demos.steplog import StepLog
 from torchloom_core.floor.errors import StateError
+from torchloom_core.live.trajectory.layout import run_folder
 
 START_S = 60.0
+_LEAVE_S = 15.0
 _PR_SET_PDEATHSIG = 1
 
 _OUR_LIGHTHOUSE = """
@@ -34,15 +36,10 @@ join_timeout_s = 10.0
 
 
 class Loopback:
-    """The network of a demo on one host: all processes use loopback.
-
-    Attributes
-    ----------
-    host : str
-        Address on which broker and lighthouse listen.
-    """
+    """The network of a demo on one host: all processes use loopback."""
 
     host = "127.0.0.1"
+    """Address on which broker and lighthouse listen."""
 
     def hub(self, command: Sequence[str]) -> list[str]:
         """Return the command that runs ``command`` on the host of broker and lighthouse."""
@@ -58,18 +55,22 @@ class Loopback:
 
 
 class Processes:
-    """The processes in a demo's folder; ``trainers`` are by group."""
+    """The processes in a demo's folder; ``trainers`` and their step ``logs`` are by group."""
 
     def __init__(self, folder: Path, training: Training, network: Loopback | None = None) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
+        self.logs = {place.group: StepLog(self._log_of(place)) for place in training.places}
         self.trainers: dict[str, subprocess.Popen[bytes]] = {}
         self._training = training
         self._network = network or Loopback()
 
     @cached_property
     def port(self) -> int:
-        """The lighthouse's port."""
-        return _free_port()
+        """The lighthouse's port, a free one."""
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::", 0))
+            return int(probe.getsockname()[1])
 
     @property
     def state_dir(self) -> Path:
@@ -77,13 +78,31 @@ class Processes:
         return self.folder / "state"
 
     @property
+    def trajectory(self) -> Path:
+        """The record of the run."""
+        return run_folder(self.state_dir, "demo")
+
+    @property
     def config(self) -> Path:
         """The Weaver's configuration."""
         return self.folder / "torchloom.toml"
 
-    def log_of(self, place: Place) -> Path:
-        """Return where a group's trainer writes its steps."""
+    def _log_of(self, place: Place) -> Path:
         return self.folder / f"{place.group}.jsonl"
+
+    def read_logs(self) -> None:
+        """Read the steps since the last call."""
+        for log in self.logs.values():
+            log.read()
+
+    def all_train(self, steps: int, since: float = 0.0) -> bool:
+        """Return whether all groups have made this many steps together since that moment."""
+        return all(
+            len(rows := log.steps[-steps:]) == steps
+            and all(row["participants"] == len(self.logs) for row in rows)
+            and rows[0]["t"] > since
+            for log in self.logs.values()
+        )
 
     def start_trainer(self, place: Place, environment: Mapping[str, str]) -> None:
         """Start or restart a group's trainer."""
@@ -91,7 +110,7 @@ class Processes:
         command = [sys.executable, "-m", "torchloom_threadlet.demo_trainer"]
         command += ["--lighthouse", f"http://{self._network.host}:{self.port}"]
         command += ["--steps", str(training.steps), "--step-ms", str(training.step_ms)]
-        command += ["--seed", str(training.seed), "--log", str(self.log_of(place))]
+        command += ["--seed", str(training.seed), "--log", str(self._log_of(place))]
         command += ["--result", str(self.folder / f"{place.group}.json")]
         command += ["--checkpoint", str(self.folder / f"{place.group}.pt")]
         command += training.options
@@ -144,13 +163,9 @@ class Processes:
     ) -> AsyncIterator[None]:
         """Run the Weaver: with its lighthouse if ``acting``, else as a dry run.
 
-        ``changed`` edits the text of the configuration.
+        ``changed`` edits the text of the configuration. At the end the trainers are killed first.
         """
-        text = (
-            files("torchloom_core.demos")
-            .joinpath(self._training.config)
-            .read_text(encoding="utf-8")
-        )
+        text = self._training.config_text()
         text = re.sub(r"(?m)^(\[weaver\])$", f'\\1\nstate_dir = "{self.state_dir}"', text)
         text = re.sub(r"(?m)^(\[arbiter\])$", f"\\1\ndry_run = {str(not acting).lower()}", text)
         if acting:
@@ -164,6 +179,8 @@ class Processes:
             await self.wait_for(ready.exists, process, "weaver")
             yield
         finally:
+            for trainer in self.trainers.values():
+                kill_tree(trainer)
             process.send_signal(signal.SIGTERM)
             try:
                 await asyncio.to_thread(process.wait, 20)
@@ -188,10 +205,10 @@ class Processes:
                 f"trainer {group} ended with status {code}; see {self.folder / f'{group}.err'}"
             )
 
-    def kill_trainers(self) -> None:
-        """Kill all trainers and their child processes."""
-        for process in self.trainers.values():
-            kill_tree(process)
+    async def end_of(self, group: str) -> None:
+        """Wait until a group's trainer has ended, at most 15 s."""
+        with suppress(subprocess.TimeoutExpired):
+            await asyncio.to_thread(self.trainers[group].wait, _LEAVE_S)
 
 
 def kill_tree(process: subprocess.Popen[bytes]) -> None:
@@ -216,13 +233,6 @@ def _signal_with_parent(number: signal.Signals) -> Callable[[], None] | None:
             os._exit(1)
 
     return request_signal
-
-
-def _free_port() -> int:
-    """Return a free port."""
-    with socket.socket(socket.AF_INET6) as probe:
-        probe.bind(("::", 0))
-        return int(probe.getsockname()[1])
 
 
 def listens(port: int) -> bool:

@@ -1,6 +1,5 @@
 """The results of the demo: a table, a plot, and a summary in JSON."""
 
-import json
 from collections.abc import Callable
 from dataclasses import asdict
 from operator import itemgetter
@@ -15,7 +14,6 @@ from torchloom_core.demos.act import Act
 from torchloom_core.demos.scenario import Scenario, counters_after
 from torchloom_core.demos.steplog import Measures, measure
 from torchloom_core.live.kernel.actions.kinds import summary_of
-from torchloom_core.live.trajectory.layout import run_folder
 from torchloom_core.live.trajectory.reader import read_epochs
 
 _MARKED = {"migrate": "migration", "evict": "eviction"}
@@ -44,10 +42,9 @@ def measures_of(act: Act) -> Measures:
 
 def story_of(act: Act) -> list[dict[str, Any]]:
     """Return the Weaver's decisions and outcomes from its trajectory, oldest first."""
-    root = run_folder(act.state_dir, "demo")
     return [
         {"t": line.ts_ns / 1e9, "tag": line.kind, **msgspec.json.decode(line.body)}
-        for record in read_epochs(root)
+        for record in read_epochs(act.processes.trajectory)
         for line in record.lines()
         if line.io == "out" and line.kind in _STORY_KINDS
     ]
@@ -81,7 +78,7 @@ def describe(entry: dict[str, Any]) -> str:
 
 
 def show_table(console: Console, before: Act, after: Act) -> None:
-    """Print both acts side by side, the decisions, and the path of the trajectory."""
+    """Print both acts side by side, and the decisions."""
     without, with_ = measures_of(before), measures_of(after)
     scenario = after.scenario
     table = Table(title=scenario.title, title_justify="left")
@@ -99,29 +96,25 @@ def show_table(console: Console, before: Act, after: Act) -> None:
         lines.append((after.failed_at, scenario.event))
     for t, text in sorted(lines, key=itemgetter(0)):
         console.print(f"  {t - start:+6.1f} s  {text}", highlight=False)
-    console.print(f"\ntrajectory  {run_folder(after.state_dir, 'demo')}")
 
 
-def write_summary(path: Path, before: Act, after: Act) -> None:
-    """Write the measures of both acts and the decisions as JSON."""
-    summary = {
+def summary_of_acts(before: Act, after: Act) -> dict[str, Any]:
+    """Return the measures of both acts and the decisions."""
+    return {
         "seed": after.scenario.seed,
         "without": asdict(measures_of(before)),
         "with": asdict(measures_of(after)),
         "decisions": [describe(entry) for entry in _decisions(after)],
     }
-    path.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
 
 
 def draw(path: Path, before: Act, after: Act) -> None:
     """Save the plot: progress of both acts, and the failing node's error counter."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     scenario = after.scenario
     panels = (2.2, 1) if scenario.freezes else (2.2, 1, 1)
     figure = Figure(figsize=(9, 2.6 + 1.2 * sum(panels)), layout="constrained")
-    FigureCanvasAgg(figure)
     durations, groups, *counter = figure.subplots(len(panels), 1, sharex=True, height_ratios=panels)
     for act, label, colour in (
         (before, "torchft alone", "#b5482e"),

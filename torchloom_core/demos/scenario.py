@@ -2,7 +2,10 @@
 
 import math
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
+
+from torchloom_core.floor.files import write_whole
 
 ECC_HEALTHY = 3.0
 TEMPERATURE_CELSIUS = 61.0
@@ -20,22 +23,10 @@ class Place:
 
 @dataclass(frozen=True)
 class Training:
-    """The training run of a demo.
+    """The training run of a demo; ``config`` is the Weaver's configuration, beside this module.
 
-    Attributes
-    ----------
-    config : str
-        The Weaver's configuration, beside this module.
-    heartbeat_s : float
-        Interval of the sidecars' heartbeats, seconds.
-    steps : int
-        Steps of the run.
-    step_ms : float
-        Minimum step time, milliseconds; a small model would be too fast to watch.
-    places : tuple of Place
-        Replica groups and their nodes.
-    options : tuple of str
-        Further options of the trainers.
+    ``heartbeat_s`` is the interval of the sidecars' heartbeats. A step takes ``step_ms`` at least:
+    a small model would be too fast to watch. ``options`` are further options of the trainers.
     """
 
     config: str = "torchloom.toml"
@@ -51,21 +42,17 @@ class Training:
     )
     options: tuple[str, ...] = ()
 
+    def config_text(self) -> str:
+        """Return the text of the configuration."""
+        return (files("torchloom_core.demos") / self.config).read_text(encoding="utf-8")
+
 
 @dataclass(frozen=True)
 class Scenario(Training):
-    """A run in which a node or a replica group fails.
+    """A run in which a node or a replica group fails, called ``event`` in table and plot.
 
-    Attributes
-    ----------
-    title, plot_title, event : str
-        Titles of the table and the plot, and the label of the failure.
-    freezes : bool
-        Whether the trainer is stopped, as if its driver hung, instead of killed.
-    degrades_at_step : int
-        Step after which the failing node shows errors.
-    degrades_for_s : float
-        Time from there until the node's processes are killed or stopped, seconds.
+    From ``degrades_at_step`` the failing node shows errors; ``degrades_for_s`` later its processes
+    are killed, or stopped as if the driver hung, if the scenario ``freezes``.
     """
 
     title: str = "A node fails: the same run, seed and kill, twice"
@@ -114,6 +101,4 @@ def counters_after(degraded_s: float) -> dict[str, float]:
 def write_counters(path: Path, counters: dict[str, float]) -> None:
     """Write counters as a Prometheus text file, atomically, as for node_exporter."""
     text = "".join(f"# TYPE {name} gauge\n{name} {value:g}\n" for name, value in counters.items())
-    scratch = path.with_suffix(".tmp")
-    scratch.write_text(text, encoding="utf-8")
-    scratch.replace(path)
+    write_whole(path, text.encode())

@@ -22,15 +22,7 @@ def stage(folder: Path) -> Iterator[None]:
     """Prepare a folder for a demo, and end all the demo's processes when the context ends.
 
     Processes left by an earlier demo that was killed are ended first. SIGTERM and SIGHUP interrupt
-    the demo as Ctrl-C does.
-
-    Raises
-    ------
-    StateError
-        If the folder has other content than an earlier demo, cannot be written, or another demo
-        runs there.
-    Terminated
-        If SIGTERM or SIGHUP ended the demo.
+    the demo as Ctrl-C does, and raise Terminated. Raises StateError as :func:`locked` does.
     """
     with _terminated_by_signals(), locked(folder) as mark_file:
         _end_left_processes(mark_file)

@@ -68,24 +68,10 @@ def failed_steps(logs: Logs, since: float) -> list[dict[str, Any]]:
 class Measures:
     """Measures of one act, over the groups that trained from start to end.
 
-    Attributes
-    ----------
-    failed_steps : int
-        Maximum number of steps that a surviving group could not commit.
-    stall_s : float
-        Longest step time minus the median, seconds.
-    steps : int
-        Number of the last committed step.
-    seconds : float
-        Time from the first step to the last.
-    groups_at_end : int
-        Number of replica groups in the last step.
-    loss : float
-        Mean loss of the last 20 steps.
-    continuous : bool
-        Whether every step from the first to the last was committed.
-    weights_equal : bool
-        Whether the final weights of all groups that finished are bitwise equal.
+    ``failed_steps`` is the maximum number of steps that a surviving group could not commit,
+    ``stall_s`` the longest step time minus the median, ``steps`` the number of the last committed
+    step, and ``loss`` the mean of the last 20. The act is ``continuous`` if every step from the
+    first to the last was committed.
     """
 
     failed_steps: int

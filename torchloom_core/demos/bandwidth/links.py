@@ -14,19 +14,15 @@ from torchloom_core.demos.bandwidth.namespaces import (
 )
 from torchloom_core.demos.marks import is_mark, own_mark
 from torchloom_core.demos.processes import Loopback
+from torchloom_core.floor.files import write_whole
 
 _NAMESPACES = Path("/var/run/netns")
 
 
 class ThrottledLinks(Loopback):
-    """Loopback links that the trainers' process groups throttle.
+    """Loopback links that the trainers' process groups throttle, by a file in ``folder``.
 
-    Parameters
-    ----------
-    folder : Path
-        Folder in which the trainers read the link rate.
-    why : str
-        Why the links are not shaped.
+    ``why`` is why the links are not shaped.
     """
 
     def __init__(self, folder: Path, why: str) -> None:
@@ -40,9 +36,7 @@ class ThrottledLinks(Loopback):
     def set_rate(self, mbit: float | None) -> None:
         """Set the bandwidth of every link; None: unlimited."""
         rate = "" if mbit is None else f"{mbit * 1e6 / 8:.0f}"
-        unfinished = self._rate.with_suffix(".part")
-        unfinished.write_text(rate, encoding="utf-8")
-        unfinished.replace(self._rate)
+        write_whole(self._rate, rate.encode())
 
     def trainer(self, at: int, command: Sequence[str]) -> list[str]:
         """Return the trainer's command, with the file of the link rate."""

@@ -45,13 +45,7 @@ class LabError(StateError):
 
 @dataclass(frozen=True)
 class Rate:
-    """Bandwidth of a rank's data link, Mbit/s; None: unlimited.
-
-    Attributes
-    ----------
-    up, down : float, optional
-        From the rank, and to it.
-    """
+    """Bandwidth of a rank's data link from the rank and to it, Mbit/s; None: unlimited."""
 
     up: float | None = None
     down: float | None = None
@@ -76,7 +70,7 @@ def reason_for_none() -> str:
         _end_left_probes()
         _run(["ip", "netns", "add", probe])
         _run(["ip", "-n", probe, "link", "add", DATA, "type", "veth"])
-        _batch("tc", probe, [_shape(DATA, 100)])
+        run_batch("tc", probe, [_shape(DATA, 100)])
     except LabError as error:
         return f"namespaces with shaped links are not allowed here: {error}"
     finally:
@@ -85,19 +79,10 @@ def reason_for_none() -> str:
 
 
 class Lab:
-    """The namespaces of one lab; the context removes them at its end.
+    """The namespaces of a lab with 1 to 64 ranks; the context removes them at its end.
 
-    Parameters
-    ----------
-    ranks : int
-        Number of ranks, 1 to 64.
-    name : str
-        Labs with different names are independent.
-
-    Raises
-    ------
-    NoLabError
-        If this machine does not support a lab.
+    Labs with different names are independent. Entering the context raises NoLabError if this
+    machine does not support a lab.
     """
 
     def __init__(self, ranks: int, name: str = "a") -> None:
@@ -189,8 +174,8 @@ class Lab:
                     f"addr add {self.address(rank, link)}/24 dev {link}",
                     f"link set {link} up",
                 ]
-            _batch("ip", self.hub, in_hub)
-            _batch("ip", space, in_rank)
+            run_batch("ip", self.hub, in_hub)
+            run_batch("ip", space, in_rank)
             in_hub = []
 
     def down(self) -> None:
@@ -206,13 +191,7 @@ class Lab:
     # --- shaping ---
 
     def set_rates(self, rates: Sequence[Rate]) -> None:
-        """Set the bandwidth of each rank's data link.
-
-        Parameters
-        ----------
-        rates : sequence of Rate
-            One per rank.
-        """
+        """Set the bandwidth of each rank's data link."""
         if len(rates) != self.ranks:
             raise ValueError(f"need a rate for each of {self.ranks} ranks, was {len(rates)}")
         lines: dict[str, list[str]] = {}
@@ -220,38 +199,7 @@ class Lab:
             lines.setdefault(self.namespace(rank), []).append(_shape(DATA, rate.up))
             lines.setdefault(self.hub, []).append(_shape(_port(DATA, rank), rate.down))
         for space, changes in lines.items():
-            _batch("tc", space, changes)
-
-    def set_pairs(
-        self, mbit: Sequence[Sequence[float]], delay_ms: Sequence[Sequence[float]] | None = None
-    ) -> None:
-        """Set the bandwidth of each pair of ranks: ``mbit[i][j]`` from i to j, Mbit/s.
-
-        Parameters
-        ----------
-        delay_ms : sequence of sequences of float, optional
-            Delay of each packet from i to j; needs the kernel module ``sch_netem``.
-        """
-        for rank in range(self.ranks):
-            lines = [
-                f"qdisc replace dev {DATA} root noqueue",
-                f"qdisc replace dev {DATA} root handle 1: htb",
-            ]
-            for other in range(self.ranks):
-                if other == rank:
-                    continue
-                number = f"1:{other + 16:x}"
-                kbit = round(mbit[rank][other] * 1000)
-                lines += [
-                    f"class add dev {DATA} parent 1: classid {number} htb rate {kbit}kbit "
-                    f"ceil {kbit}kbit burst {BURST_BYTES} cburst {BURST_BYTES} quantum 3000",
-                    f"filter add dev {DATA} parent 1: protocol ip prio 1 u32 match ip dst "
-                    f"{self.address(other)}/32 flowid {number}",
-                ]
-                if delay_ms is not None and delay_ms[rank][other] > 0:
-                    delay = f"netem delay {delay_ms[rank][other]:g}ms limit 10000"
-                    lines.append(f"qdisc add dev {DATA} parent {number} {delay}")
-            _batch("tc", self.namespace(rank), lines)
+            run_batch("tc", space, changes)
 
 
 def _namespaces(begin: str) -> list[str]:
@@ -297,7 +245,7 @@ def _processes(space: str) -> list[int]:
     return [int(pid) for pid in _run(["ip", "netns", "pids", space]).split()]
 
 
-def _batch(tool: str, space: str, lines: Sequence[str]) -> None:
+def run_batch(tool: str, space: str, lines: Sequence[str]) -> None:
     """Run many lines of ``ip`` or ``tc`` as one process."""
     _run([tool, "-n", space, "-batch", "-"], "\n".join(lines) + "\n")
 

@@ -12,33 +12,24 @@ from torchloom_core.demos.bandwidth import report
 from torchloom_core.demos.bandwidth.act import BandwidthAct
 from torchloom_core.demos.bandwidth.plot import draw
 from torchloom_core.demos.bandwidth.script import ARMS, SCRIPT
-from torchloom_core.demos.folder import PLOT, SUMMARY
+from torchloom_core.demos.folder import PLOT
+from torchloom_core.demos.results import check_promises, show_files, write_summary
 from torchloom_core.demos.scenario import Training
-from torchloom_core.live.trajectory.layout import run_folder
 
 
 def play_bandwidth(training: Training, folder: Path, console: Console) -> report.Report:
-    """Run both acts, report, and return the report.
-
-    Raises
-    ------
-    StateError
-        If a process of the demo fails, or if a check of the demo fails.
-    """
+    """Run both acts, report, and return the report; StateError if a process or a check fails."""
     acts = []
     for arm in ARMS:
         acts.append(BandwidthAct(training, arm, folder / arm.folder))
         _perform(acts[-1], console)
     shown = report.Report(*map(report.ArmFigures.of, acts))
-    report.write_summary(folder / SUMMARY, shown, training.seed)
+    write_summary(folder, report.summary_of(shown, training.seed))
     draw(folder / PLOT, shown)
     console.print()
     report.show(console, shown)
-    for act in acts:
-        console.print(f"trajectory  {run_folder(act.state_dir, 'demo')}")
-    console.print(f"plot        {folder / PLOT}")
-    console.print(f"summary     {folder / SUMMARY}")
-    report.check(shown)
+    show_files(console, folder, *(act.processes.trajectory for act in acts))
+    check_promises(shown.promises())
     return shown
 
 
@@ -58,19 +49,10 @@ def _groups(act: BandwidthAct) -> Table:
     for name in ("group", "step", "loss", "step time", "bytes sent", "compression"):
         table.add_column(name)
     for group, log in act.logs.items():
-        last = log.steps[-1] if log.steps else None
-        table.add_row(
-            group,
-            *(
-                [
-                    str(last["step"]),
-                    f"{last['loss']:.3f}",
-                    f"{last['duration_s'] * 1000:.0f} ms",
-                    f"{last['sent_bytes'] / 1000:.0f} kB",
-                    str(last["knobs"]["compression"]),
-                ]
-                if last
-                else []
-            ),
-        )
+        cells = [group]
+        for last in log.steps[-1:]:
+            cells += [str(last["step"]), f"{last['loss']:.3f}"]
+            cells += [f"{last['duration_s'] * 1000:.0f} ms", f"{last['sent_bytes'] / 1000:.0f} kB"]
+            cells += [str(last["knobs"]["compression"])]
+        table.add_row(*cells)
     return table

@@ -13,11 +13,9 @@ _DATA_AND_AXES = ("data", "axes fraction")
 
 def draw(path: Path, report: Report) -> None:
     """Save the plot."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 6.5), layout="constrained")
-    FigureCanvasAgg(figure)
     loss, step = panels = figure.subplots(2, 1, sharex=True, height_ratios=(1.4, 1))
     for arm, colour in zip((report.without, report.tuned), _COLOURS, strict=True):
         times, losses = zip(*arm.losses, strict=True)

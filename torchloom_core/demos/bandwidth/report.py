@@ -1,19 +1,18 @@
 """The results of the bandwidth demo: a table, and the checks."""
 
-import json
 import math
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from torchloom_core.demos.bandwidth.act import BandwidthAct
-from torchloom_core.demos.bandwidth.choices import Choice, choices
 from torchloom_core.demos.bandwidth.phases import (
+    Choice,
     PhaseFigures,
+    choices,
     committed,
     phases_of,
     smooth_loss,
@@ -24,7 +23,7 @@ from torchloom_core.demos.bandwidth.script import (
     TRAINING,
     quality_of_modes,
 )
-from torchloom_core.demos.promises import check_promises, show_promises
+from torchloom_core.demos.results import show_promises
 from torchloom_core.demos.steplog import Logs, StepLog, differences, failed_steps
 
 _LEGEND = (
@@ -39,13 +38,7 @@ _LEAST_OF_BEST_PROGRESS = 0.9
 
 @dataclass(frozen=True)
 class ArmFigures:
-    """Measures of one act.
-
-    Attributes
-    ----------
-    began : list of float
-        Start of each phase, and end of the last, s since the epoch.
-    """
+    """Measures of one act; ``began`` as in :class:`BandwidthAct`."""
 
     title: str
     links: str
@@ -140,9 +133,7 @@ def show(console: Console, report: Report) -> None:
         padding=(0, 2, 0, 0),
     )
     table.add_column("links", no_wrap=True)
-    for name in ("step", "steps"):
-        table.add_column(f"{name}, none", justify="right", no_wrap=True)
-    for name in ("step, tuned", "steps, tuned"):
+    for name in ("step, none", "steps, none", "step, tuned", "steps, tuned"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("mode, tuned")
     rows = zip(SCRIPT, report.without.phases, report.tuned.phases, strict=True)
@@ -161,14 +152,9 @@ def show(console: Console, report: Report) -> None:
     show_promises(console, report.promises())
 
 
-def check(report: Report) -> None:
-    """Raise StateError if a check failed."""
-    check_promises(report.promises())
-
-
-def write_summary(path: Path, report: Report, seed: int) -> None:
-    """Write the results as JSON."""
-    summary = {
+def summary_of(report: Report, seed: int) -> dict[str, Any]:
+    """Return the results for JSON."""
+    return {
         "seed": seed,
         "links": report.tuned.links,
         "script": [asdict(phase) for phase in SCRIPT],
@@ -180,7 +166,6 @@ def write_summary(path: Path, report: Report, seed: int) -> None:
         "loss": report.loss,
         "promises": report.promises(),
     }
-    path.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
 
 
 def _for_json(phase: PhaseFigures) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 import tomllib
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 
 from torchloom_core.demos.scenario import NODE, Training
 
@@ -24,20 +23,13 @@ TRAINING = Training(
 @cache
 def quality_of_modes() -> dict[str, float]:
     """Return the quality of a step in each mode, from the demo's configuration."""
-    text = files("torchloom_core.demos").joinpath(TRAINING.config).read_text(encoding="utf-8")
-    quality = tomllib.loads(text)["policies"]["allreduce_tuner"]["quality"]
+    quality = tomllib.loads(TRAINING.config_text())["policies"]["allreduce_tuner"]["quality"]
     return {str(mode): float(worth) for mode, worth in quality.items()}
 
 
 @dataclass(frozen=True)
 class Phase:
-    """A time with a constant bandwidth of all links.
-
-    Attributes
-    ----------
-    mbit : float or None
-        Bandwidth in each direction, Mbit/s; None: unlimited.
-    """
+    """A time with a constant bandwidth of all links in each direction; None: unlimited."""
 
     mbit: float | None
     seconds: float
@@ -53,13 +45,7 @@ SCRIPT = (Phase(None, 12.0), Phase(200.0, 14.0), Phase(20.0, 20.0), Phase(200.0,
 
 @dataclass(frozen=True)
 class Arm:
-    """One run through the script.
-
-    Attributes
-    ----------
-    tuned : bool
-        Whether the tuner acts; otherwise it runs in shadow mode.
-    """
+    """One run through the script, in which the tuner acts, or runs in shadow mode."""
 
     folder: str
     title: str

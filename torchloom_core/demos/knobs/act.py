@@ -2,7 +2,6 @@
 
 import asyncio
 import signal
-import subprocess
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -17,7 +16,6 @@ from torchloom_core.cli.weaver_client import fetch_knobs, open_client, send
 from torchloom_core.demos.knobs.script import SCRIPT, SHOWN, VICTIM, Change, ending
 from torchloom_core.demos.processes import START_S, Processes
 from torchloom_core.demos.scenario import Training
-from torchloom_core.demos.steplog import StepLog
 from torchloom_core.floor.errors import StateError
 from torchloom_core.wire.capabilities import from_json
 from torchloom_core.wire.codec import UNREADABLE
@@ -28,7 +26,6 @@ from torchloom_core.wire.requests import GUARD
 if TYPE_CHECKING:
     from torchloom_core.live.transport import ControlClient
 
-_LEAVE_S = 15.0
 _FIRST_STEPS = 30
 _TOGETHER_STEPS = 15
 _JUDGEMENTS = {True: "worse", False: "not worse", None: "not judged"}
@@ -41,61 +38,43 @@ Report = CommandStatus | Outcome | Judged
 class KnobsAct:
     """One run in a folder, and the changes of its knobs.
 
-    Attributes
-    ----------
-    killed_at : float or None
-        Time when the victim was killed, s since the epoch.
+    ``killed_at`` is when the victim was killed, s since the epoch, 0 before.
     """
 
     def __init__(self, training: Training, folder: Path) -> None:
-        self.training, self.folder = training, folder
-        self._processes = Processes(folder, training)
-        self.logs = {p.group: StepLog(self._processes.log_of(p)) for p in training.places}
-        self.killed_at: float | None = None
+        self._training = training
+        self.processes = Processes(folder, training)
+        self.logs, self.trainers = self.processes.logs, self.processes.trainers
+        self.killed_at = 0.0
         self._is_away = False
         self._reports: list[Report] = []
         self._client: ControlClient
         self._show: Callable[[], None] = lambda: None
         self._say: Callable[[str], None] = lambda _: None
 
-    @property
-    def state_dir(self) -> Path:
-        """The Weaver's state folder."""
-        return self._processes.state_dir
-
-    @property
-    def trainers(self) -> dict[str, subprocess.Popen[bytes]]:
-        """The trainers' processes, by their group."""
-        return self._processes.trainers
-
     async def play(self, show: Callable[[], None], say: Callable[[str], None]) -> None:
         """Play the act to its end.
 
-        ``show`` is called several times a second, ``say`` with each line of text.
-
-        Raises
-        ------
-        StateError
-            If a process fails, or a change does not end in time.
+        ``show`` is called several times a second, ``say`` with each line of text. Raises StateError
+        if a process fails, or a change does not end in time.
         """
         self._show, self._say = show, say
-        self.folder.mkdir(parents=True)
-        async with self._processes.weaver(acting=True):
-            try:
-                for place in self.training.places:
-                    self._processes.start_trainer(place, {})
-                await self._until(self._all_train, "all groups train")
-                await self._until(lambda: self._step() >= _FIRST_STEPS, f"step {_FIRST_STEPS}")
-                async with open_client(Connection(config=self._processes.config)) as client:
-                    self._client = client
-                    await client.listen(self._take)
-                    await self._wait_for_knobs()
-                    for change in SCRIPT:
-                        await self._make(change)
-                    await self._make(ending(self._step()))
-                await self._wait_for_trainers()
-            finally:
-                self._processes.kill_trainers()
+        async with self.processes.weaver(acting=True):
+            for place in self._training.places:
+                self.processes.start_trainer(place, {})
+            await self._until(self._all_train, "all groups train")
+            await self._until(lambda: self._step() >= _FIRST_STEPS, f"step {_FIRST_STEPS}")
+            async with open_client(Connection(config=self.processes.config)) as client:
+                self._client = client
+                await client.listen(self._take)
+                await self._wait_for_knobs()
+                for change in SCRIPT:
+                    await self._make(change)
+                await self._make(ending(self._step()))
+            for group in self.trainers:
+                await self.processes.end_of(group)
+                self.processes.check(group)
+            self._poll()
 
     # --- changes ---
 
@@ -158,11 +137,10 @@ class KnobsAct:
         self._say(f"  kill -9 {VICTIM.group}, before it could vote")
 
     async def _come_back(self) -> None:
-        self._processes.start_trainer(VICTIM, {})
+        self.processes.start_trainer(VICTIM, {})
         self._is_away = False
         await self._until(self._all_train, f"{VICTIM.group} is back")
-        since = self.killed_at or 0.0
-        first = next(row for row in self.logs[VICTIM.group].steps if row["t"] > since)
+        first = next(row for row in self.logs[VICTIM.group].steps if row["t"] > self.killed_at)
         text = ", ".join(f"{knob} = {first['knobs'][knob]}" for knob in SHOWN)
         self._say(f"  {VICTIM.group} is back at step {first['step']}, with {text}")
 
@@ -175,11 +153,10 @@ class KnobsAct:
             self._poll()
             for group in self.trainers:
                 if group != VICTIM.group or not self._is_away:
-                    self._processes.check(group)
+                    self.processes.check(group)
             if time.monotonic() > deadline:
-                raise StateError(
-                    f"after {START_S:g} s still waiting for: {what}; see {self.folder}"
-                )
+                folder = self.processes.folder
+                raise StateError(f"after {START_S:g} s still waiting for: {what}; see {folder}")
             await asyncio.sleep(0.05)
         return found
 
@@ -194,26 +171,12 @@ class KnobsAct:
                 raise StateError(f"not all {groups} groups registered knobs within {START_S:g} s")
             await asyncio.sleep(0.05)
 
-    async def _wait_for_trainers(self) -> None:
-        for group, trainer in self.trainers.items():
-            with suppress(subprocess.TimeoutExpired):
-                await asyncio.to_thread(trainer.wait, _LEAVE_S)
-            self._processes.check(group)
-        self._poll()
-
     def _poll(self) -> None:
-        for log in self.logs.values():
-            log.read()
+        self.processes.read_logs()
         self._show()
 
     def _all_train(self) -> bool:
-        """Whether all groups have completed some steps together."""
-        return all(
-            len(rows := log.steps[-_TOGETHER_STEPS:]) == _TOGETHER_STEPS
-            and all(row["participants"] == len(self.logs) for row in rows)
-            and rows[0]["t"] > (self.killed_at or 0.0)
-            for log in self.logs.values()
-        )
+        return self.processes.all_train(_TOGETHER_STEPS, self.killed_at)
 
     def _step(self) -> int:
         return max(log.step for log in self.logs.values())

@@ -8,42 +8,29 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
-from torchloom_core.demos.folder import PLOT, RUN, SUMMARY
+from torchloom_core.demos.folder import PLOT, RUN
 from torchloom_core.demos.knobs import report
 from torchloom_core.demos.knobs.act import KnobsAct
+from torchloom_core.demos.knobs.changes import changes_in
 from torchloom_core.demos.knobs.plot import draw
-from torchloom_core.demos.knobs.record import changes_in
 from torchloom_core.demos.knobs.script import SHOWN
+from torchloom_core.demos.results import check_promises, show_files, write_summary
 from torchloom_core.demos.scenario import Training
-from torchloom_core.live.trajectory.layout import run_folder
 
 
 def play_knobs(training: Training, folder: Path, console: Console) -> report.Report:
-    """Play the demo, print the report, and return it.
-
-    Raises
-    ------
-    StateError
-        If a process of the demo fails, or if a check of the demo fails.
-    """
+    """Play the demo, print the report, and return it; StateError if a process or a check fails."""
     act = KnobsAct(training, folder / RUN)
     _perform(act, console)
-    shown = report_of(act)
-    report.write_summary(folder / SUMMARY, shown, training.seed)
+    shown = report.Report(changes_in(act.processes.trajectory), act.logs, act.killed_at)
+    write_summary(folder, report.summary_of(shown, training.seed))
     draw(folder / PLOT, shown)
     console.print()
     report.show(console, shown)
-    console.print(f"\ntrajectory  {run_folder(act.state_dir, 'demo')}")
-    console.print(f"plot        {folder / PLOT}")
-    console.print(f"summary     {folder / SUMMARY}")
-    report.check(shown)
+    console.print()
+    show_files(console, folder, act.processes.trajectory)
+    check_promises(shown.promises())
     return shown
-
-
-def report_of(act: KnobsAct) -> report.Report:
-    """Return the report of a finished act."""
-    assert act.killed_at is not None
-    return report.Report(changes_in(act.state_dir), act.logs, act.killed_at)
 
 
 def _perform(act: KnobsAct, console: Console) -> None:
@@ -61,17 +48,11 @@ def _groups(act: KnobsAct) -> Table:
     for name in ("group", "", "step", "participants", "loss", *SHOWN):
         table.add_column(name)
     for group, log in act.logs.items():
-        last = log.steps[-1] if log.steps else None
-        table.add_row(
-            group,
-            _condition(act, group),
-            *(
-                [str(last["step"]), str(last["participants"]), f"{last['loss']:.3f}"]
-                if last
-                else []
-            ),
-            *(str(last["knobs"][knob]) for knob in SHOWN if last),
-        )
+        cells = [group, _condition(act, group)]
+        for last in log.steps[-1:]:
+            cells += [str(last["step"]), str(last["participants"]), f"{last['loss']:.3f}"]
+            cells += [str(last["knobs"][knob]) for knob in SHOWN]
+        table.add_row(*cells)
     return table
 
 

@@ -16,11 +16,9 @@ _DATA_AND_AXES = ("data", "axes fraction")
 
 def draw(path: Path, report: Report) -> None:
     """Save the plot."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 8), layout="constrained")
-    FigureCanvasAgg(figure)
     panels = figure.subplots(3, 1, sharex=True, height_ratios=(2.4, 1, 1))
     loss, rate, sent = panels
     for number, (group, log) in enumerate(report.logs.items()):

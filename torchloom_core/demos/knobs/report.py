@@ -1,24 +1,23 @@
 """The results of the knobs demo: tables, and the checks."""
 
-import json
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from torchloom_core.demos.knobs.landings import (
+from torchloom_core.demos.knobs.changes import (
     Landing,
+    RecordedChange,
     bytes_by_mode,
     failures,
     land,
     weights_are_equal,
 )
-from torchloom_core.demos.knobs.record import RecordedChange
 from torchloom_core.demos.knobs.script import VICTIM
-from torchloom_core.demos.promises import check_promises, show_promises
+from torchloom_core.demos.results import show_promises
 from torchloom_core.demos.steplog import Logs, differences
 from torchloom_core.wire.requests import GUARD
 
@@ -31,17 +30,7 @@ _MOST_OF_NONE = {"bf16": 0.51, "int8": 0.27}
 
 @dataclass(frozen=True)
 class Report:
-    """The results of a finished run.
-
-    Attributes
-    ----------
-    changes : list of RecordedChange
-        The changes, from the Weaver's trajectory.
-    logs : dict of str to StepLog
-        Step log of each group.
-    killed_at : float
-        Time when the victim was killed, s since the epoch.
-    """
+    """The results of a finished run, in which the victim was killed at ``killed_at``."""
 
     changes: list[RecordedChange]
     logs: Logs
@@ -139,14 +128,9 @@ def show(console: Console, report: Report) -> None:
         console.print(f"       {escape(failure)}", highlight=False)
 
 
-def check(report: Report) -> None:
-    """Raise StateError if a check failed."""
-    check_promises(report.promises())
-
-
-def write_summary(path: Path, report: Report, seed: int) -> None:
-    """Write the results as JSON."""
-    summary = {
+def summary_of(report: Report, seed: int) -> dict[str, Any]:
+    """Return the results for JSON."""
+    return {
         "seed": seed,
         "changes": [
             {"by": change.by, "values": change.values, "outcome": change.outcome, **asdict(landing)}
@@ -155,7 +139,6 @@ def write_summary(path: Path, report: Report, seed: int) -> None:
         "sent_bytes": report.sent_bytes,
         "promises": report.promises(),
     }
-    path.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
 
 
 def _steps_text(landing: Landing) -> str:

@@ -21,20 +21,10 @@ VICTIM = TRAINING.places[1]
 
 @dataclass(frozen=True)
 class Change:
-    """One ``torchloom knob set``.
+    """One ``torchloom knob set``, which the loss guards if ``watched``.
 
-    Attributes
-    ----------
-    title : str
-        Short description.
-    watched : bool
-        Whether the loss guards the change.
-    sure : bool
-        Whether to accept a value far from those in use.
-    under_kill : bool
-        Whether a group is killed during the change.
-    rest_steps : int
-        Number of steps to wait after the change.
+    It accepts a value far from those in use if ``sure``. A group is killed meanwhile if
+    ``under_kill``. ``rest_steps`` is how many steps to wait afterwards.
     """
 
     title: str

@@ -1,33 +1,90 @@
-"""Find the step at which each group applied a change, from the groups' step logs."""
+"""The knob changes that the Weaver granted, and the step at which each group applied them."""
 
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from torchloom_core.demos.knobs.record import RecordedChange
 from torchloom_core.demos.steplog import Logs, failed_steps
+from torchloom_core.live.trajectory.reader import read_epochs
+from torchloom_core.wire.actions import new_values
+from torchloom_core.wire.capabilities import json_decoder
+from torchloom_core.wire.decisions import Judged, Outcome, Verdict
 from torchloom_core.wire.limits import KnobValues
+from torchloom_core.wire.requests import GUARD
 
 Row = Mapping[str, Any]
+Decision = Verdict | Outcome | Judged
+
+
+@dataclass(frozen=True)
+class RecordedChange:
+    """A change of knobs that was granted, by ``operator`` or ``guard``, requested ``at``.
+
+    ``result`` is that of its outcome, empty if it did not end. ``hurt`` is the guard's judgement
+    and ``why`` the reason; None if the change had no guard.
+    """
+
+    by: str
+    values: KnobValues
+    at: float
+    result: str = ""
+    hurt: bool | None = None
+    why: str = ""
+
+    @property
+    def text(self) -> str:
+        """The knobs and their values."""
+        return ", ".join(f"{knob} {value}" for knob, value in self.values.items())
+
+    @property
+    def outcome(self) -> str:
+        """The outcome as text."""
+        if self.hurt is None or self.result != "done":
+            return self.result
+        return "rolled back" if self.hurt else "done, not worse"
+
+
+def changes_in(trajectory: Path) -> list[RecordedChange]:
+    """Return the changes that were granted, oldest first, from a Weaver's trajectory."""
+    decoder = json_decoder(Decision)
+    tags = {kind.__struct_config__.tag for kind in (Verdict, Outcome, Judged)}
+    return changes_of(
+        [
+            (line.ts_ns / 1e9, decoder.decode(line.body))
+            for epoch_record in read_epochs(trajectory)
+            for line in epoch_record.lines()
+            if line.io == "out" and line.kind in tags
+        ]
+    )
+
+
+def changes_of(record: Sequence[tuple[float, Decision]]) -> list[RecordedChange]:
+    """Return the changes of knobs that were granted, oldest first."""
+    results = {one.verdict: one.result for _, one in record if isinstance(one, Outcome)}
+    judged = {one.verdict: one for _, one in record if isinstance(one, Judged)}
+    changes = []
+    for at, one in record:
+        if isinstance(one, Verdict) and one.granted and (values := new_values(one.action)):
+            by = GUARD if one.policy == GUARD else "operator"
+            result = results.get(one.proposal, "")
+            change = RecordedChange(by=by, values=values, at=at, result=result)
+            if judgement := judged.get(one.proposal):
+                change = replace(change, hurt=judgement.hurt, why=judgement.text)
+            changes.append(change)
+    return changes
 
 
 @dataclass(frozen=True)
 class Landing:
     """A change in the groups' step logs.
 
-    Attributes
-    ----------
-    last_without : dict of str to int
-        Group to its last step before the change, of groups that applied it while training.
-    inherited : dict of str to int
-        Group to its first step, of groups that restarted with the change.
-    seconds : float
-        Time from the request until the last group had applied it.
-    failed_steps : int
-        Steps of all groups that failed in that time.
+    ``last_without`` is the last step before it of each group that applied it while training, and
+    ``inherited`` the first step of each that restarted with it. From the request until the last
+    group had applied it took ``seconds``; ``failed_steps`` are those of all groups in that time.
     """
 
     last_without: dict[str, int]
