@@ -4,6 +4,7 @@ from typing import get_args
 import msgspec
 import pytest
 
+from torchloom_core.cli.init_command import init, template_text
 from torchloom_core.config.loading import parse
 from torchloom_core.config.schema import (
     ActionRule,
@@ -13,7 +14,6 @@ from torchloom_core.config.schema import (
     Lighthouse,
     PolicySwitch,
 )
-from torchloom_core.config.template import template_text, write_template
 from torchloom_core.floor.errors import ConfigError, StateError
 from torchloom_core.lab.activation.activation import activate
 from torchloom_core.lab.activation.discovery import discover
@@ -127,13 +127,13 @@ def test_an_existing_file_is_overwritten_only_by_force(tmp_path):
     path = tmp_path / "torchloom.toml"
     path.write_text("mine")
     with pytest.raises(ConfigError, match="--force"):
-        write_template(path)
+        init(path)
     assert path.read_text() == "mine"
-    write_template(path, force=True)
+    init(path, force=True)
     assert parse(path.read_text()).policies
 
 
 def test_a_folder_that_is_not_there_is_one_clear_line(tmp_path):
     path = tmp_path / "absent" / "torchloom.toml"
     with pytest.raises(StateError, match=f"^{path}: cannot be written: No such file"):
-        write_template(path)
+        init(path)

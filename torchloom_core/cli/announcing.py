@@ -1,4 +1,4 @@
-"""Print that a daemon is ready; a failure to print does not end the daemon."""
+"""The log of a daemon, and its line that it is ready; a failure to print does not end it."""
 
 import logging
 import os
@@ -6,6 +6,16 @@ import sys
 from typing import TextIO
 
 _log = logging.getLogger(__name__)
+
+
+def log_on_stderr() -> None:
+    """Log with times from level INFO on, as daemons do."""
+    logging.basicConfig(
+        level=logging.INFO,
+        format="%(asctime)s %(levelname)-7s %(message)s",
+        stream=sys.stderr,
+        force=True,
+    )
 
 
 def announce(*lines: str) -> None:

@@ -1,8 +1,6 @@
 """``torchloom dashboard``: watch and control a run in a browser."""
 
 import asyncio
-import logging
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +8,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 from msgspec.structs import replace
 
-from torchloom_core.cli.announcing import announce
+from torchloom_core.cli.announcing import announce, log_on_stderr
 from torchloom_core.cli.dashboard_process import end_with_the_weaver
 from torchloom_core.cli.extras import DASHBOARD, need
 from torchloom_core.cli.options import Connection
@@ -57,12 +55,7 @@ def dashboard(
         config = replace(config, dashboard=replace(config.dashboard, port=port))
     folder = (connection.config or DEFAULT_PATH).absolute().parent
     backtest = Backtest(report, folder, config.policies)
-    logging.basicConfig(
-        level=logging.INFO,
-        format="%(asctime)s %(levelname)-7s %(message)s",
-        stream=sys.stderr,
-        force=True,
-    )
+    log_on_stderr()
 
     def ready(link: str) -> None:
         announce(f"dashboard link, for one browser: {link}")

@@ -1,16 +1,14 @@
 """``torchloom lighthouse``: a torchft lighthouse that the Weaver can steer."""
 
 import asyncio
-import logging
 import os
-import sys
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from torchloom_core.cli.announcing import announce
+from torchloom_core.cli.announcing import announce, log_on_stderr
 from torchloom_core.floor.errors import LighthouseError
 from torchloom_core.floor.server_urls import LOGIN, with_login
 from torchloom_core.wire.subjects import NAME_RULE, is_name
@@ -83,12 +81,7 @@ def lighthouse(
     from torchloom_core.live.lighthouse.membership import Rules
     from torchloom_core.live.lighthouse.server import Settings, serve
 
-    logging.basicConfig(
-        level=logging.INFO,
-        format="%(asctime)s %(levelname)-7s %(message)s",
-        stream=sys.stderr,
-        force=True,
-    )
+    log_on_stderr()
     settings = Settings(
         bind=bind,
         status_bind=status_bind,

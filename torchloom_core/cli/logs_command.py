@@ -1,6 +1,5 @@
 """``torchloom logs``: the log lines of all trainers, merged by time."""
 
-from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -9,13 +8,7 @@ from cyclopts import Parameter
 
 from torchloom_core.cli.options import AsJson, ConfigPath, Last
 from torchloom_core.cli.output import console, print_json, warn
-from torchloom_core.cli.recorded_lines import (
-    Place,
-    followed,
-    local_time,
-    recorded,
-    trajectory_root,
-)
+from torchloom_core.cli.recorded_lines import local_time, selected, trajectory_root
 from torchloom_core.floor.plain_text import printable
 from torchloom_core.wire.codec import UNREADABLE
 from torchloom_core.wire.messages import LOG
@@ -68,24 +61,14 @@ def logs(
         Config file. Default: torchloom.toml in this folder.
     """
     folder = trajectory_root(trajectory, config)
-    selection = _Filter(worker, node, level)
-    recent: deque[tuple[Line, dict[str, Any]]] = deque(maxlen=last)
-    printed = Place(0, 0, 0)
-    for place, line in recorded(folder):
-        printed = place
-        fields = selection.fields(line)
-        if fields is not None:
-            recent.append((line, fields))
-    for line, fields in recent:
+    select = _Filter(worker, node, level).fields
+    is_empty = True
+    for _, line, fields in selected(folder, select, last, follow):
+        is_empty = False
         _print(line, fields, json)
-    if not recent and not (follow or json):
+    if is_empty and not json:
         matching = "matching " if worker or node or level != "debug" else ""
         warn(f"no {matching}log lines in {folder}: {_WHY_NONE}")
-    if follow:
-        for place, line in followed(folder):
-            fields = selection.fields(line)
-            if place > printed and fields is not None:
-                _print(line, fields, json)
 
 
 class _Filter:

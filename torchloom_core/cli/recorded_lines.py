@@ -1,10 +1,11 @@
-"""Read the lines of a trajectory, of all its Weaver processes, and follow new ones."""
+"""Select lines of a trajectory, of all its Weaver processes, and follow new ones."""
 
 import time
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from torchloom_core.live.trajectory.layout import Line
 
 _POLL_S = 0.3
+
+T = TypeVar("T")
 
 
 class Place(NamedTuple):
@@ -39,7 +42,27 @@ def trajectory_root(root: Path | None, config: Path | None) -> Path:
     return run_folder(Path(settings.weaver.state_dir), settings.run.name)
 
 
-def recorded(folder: Path) -> Iterator[tuple[Place, "Line"]]:
+def selected(
+    folder: Path, select: Callable[["Line"], T | None], last: int | None, follow: bool
+) -> Iterator[tuple[Place, "Line", T]]:
+    """Yield the lines for which ``select`` returns not None, with what it returns.
+
+    These are the ``last`` ones, or all, the oldest first, and then new ones if ``follow``.
+    """
+    printed = Place(0, 0, 0)
+    recent: deque[tuple[Place, Line, T]] = deque(maxlen=last)
+    for place, line in _recorded(folder):
+        printed, found = place, select(line)
+        if found is not None:
+            recent.append((place, line, found))
+    yield from recent
+    for place, line in _followed(folder) if follow else ():
+        found = select(line)
+        if place > printed and found is not None:
+            yield place, line, found
+
+
+def _recorded(folder: Path) -> Iterator[tuple[Place, "Line"]]:
     """Yield every complete line of all epochs, the oldest first."""
     from torchloom_core.live.trajectory.reader import read_epochs
 
@@ -48,7 +71,7 @@ def recorded(folder: Path) -> Iterator[tuple[Place, "Line"]]:
             yield Place(record.meta.epoch, line.seq, line.n), line
 
 
-def followed(folder: Path) -> Iterator[tuple[Place, "Line"]]:
+def _followed(folder: Path) -> Iterator[tuple[Place, "Line"]]:
     """Yield every complete line of all epochs, then new lines, for ever."""
     from torchloom_core.live.trajectory.layout import epoch_folder, epochs, part_paths
 

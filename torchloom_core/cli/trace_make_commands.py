@@ -1,14 +1,17 @@
 """``torchloom trace synthesize|bandwidth|from-trajectory``."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from cyclopts import Parameter
+from msgspec import Struct
 
 from torchloom_core.cli.interrupts import reports_output
 from torchloom_core.cli.options import AsJson
 from torchloom_core.cli.trace_view import print_bundle
 from torchloom_core.config.loading import convert, read_text, read_toml
+
+T = TypeVar("T", bound=Struct)
 
 Force = Annotated[
     bool, Parameter(negative="", show_default=False, help="Replace an existing bundle.")
@@ -51,9 +54,7 @@ def synthesize(
     from torchloom_core.lab.trace.synthetic.trace import synthesize as write
 
     given = {"nodes": nodes, "racks": racks, "days": days, "seed": seed, "interval_s": interval_s}
-    table, text = _read(parameters) if parameters else ({}, "")
-    table |= {name: value for name, value in given.items() if value is not None}
-    chosen = convert(table, Parameters, str(parameters or "synthesize"), text=text)
+    chosen = _chosen(Parameters, "synthesize", parameters, given)
     with reports_output(out):
         write(out, chosen, force=force)
     print_bundle(out, json)
@@ -108,9 +109,7 @@ def bandwidth(
         "workers": workers,
         "seed": seed,
     }
-    table, text = _read(parameters) if parameters else ({}, "")
-    table |= {name: value for name, value in given.items() if value is not None}
-    chosen = convert(table, BandwidthParameters, str(parameters or "bandwidth"), text=text)
+    chosen = _chosen(BandwidthParameters, "bandwidth", parameters, given)
     with reports_output(out):
         synthesize_bandwidth(out, chosen, force=force)
     print_bundle(out, json)
@@ -139,14 +138,16 @@ def from_trajectory(
     licence
         Licence to write into the manifest.
     """
-    from torchloom_core.lab.trace.recorded.from_trajectory import from_trajectory as write
+    from torchloom_core.lab.trace.recorded.recorded import from_trajectory as write
 
     with reports_output(out):
         write(root, out, epoch=epoch, licence=licence, force=force)
     print_bundle(out, json)
 
 
-def _read(path: Path) -> tuple[dict[str, Any], str]:
-    """Return the table in a TOML file, and its text."""
-    text = read_text(path)
-    return read_toml(text, str(path)), text
+def _chosen(cls: type[T], command: str, path: Path | None, given: dict[str, Any]) -> T:
+    """Return the parameters in a TOML file, with the given options in place of its own."""
+    text = read_text(path) if path else ""
+    table = read_toml(text, str(path))
+    table |= {name: value for name, value in given.items() if value is not None}
+    return convert(table, cls, str(path or command), text=text)

@@ -1,6 +1,5 @@
 """``torchloom trajectory show|replay|export``."""
 
-from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,13 +9,7 @@ from rich.markup import escape
 
 from torchloom_core.cli.options import AsJson, ConfigPath, Last
 from torchloom_core.cli.output import console, print_json
-from torchloom_core.cli.recorded_lines import (
-    Place,
-    followed,
-    local_time,
-    recorded,
-    trajectory_root,
-)
+from torchloom_core.cli.recorded_lines import Place, local_time, selected, trajectory_root
 from torchloom_core.floor.errors import ConfigError, StateError
 from torchloom_core.floor.suggest import nearest
 from torchloom_core.live.trajectory.summaries import RECORD_KINDS, summarise
@@ -64,22 +57,12 @@ def show(
         if name not in RECORD_KINDS:
             raise ConfigError(f"--kind: unknown record kind {name!r}{nearest(name, RECORD_KINDS)}")
 
-    def is_wanted(line: "Line") -> bool:
+    def is_wanted(line: "Line") -> bool | None:
         kind_fits = line.kind in kind if kind else line.kind not in _HIDDEN
-        return kind_fits and worker in (None, line.worker)
+        return (kind_fits and worker in (None, line.worker)) or None
 
-    printed = Place(0, 0, 0)
-    recent: deque[tuple[Place, Line]] = deque(maxlen=last)
-    for place, line in recorded(folder):
-        printed = place
-        if is_wanted(line):
-            recent.append((place, line))
-    for place, line in recent:
+    for place, line, _ in selected(folder, is_wanted, last, follow):
         _print(place, line, json)
-    if follow:
-        for place, line in followed(folder):
-            if place > printed and is_wanted(line):
-                _print(place, line, json)
 
 
 def replay(root: Root = None, /, *, json: AsJson = False, config: ConfigPath = None) -> int:

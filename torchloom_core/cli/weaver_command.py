@@ -1,8 +1,6 @@
 """``torchloom weaver``: run the controller until SIGINT or SIGTERM."""
 
 import asyncio
-import logging
-import sys
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -10,7 +8,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from torchloom_core.cli.announcing import announce
+from torchloom_core.cli.announcing import announce, log_on_stderr
 from torchloom_core.cli.dashboard_process import dashboard_process
 from torchloom_core.cli.extras import DASHBOARD, need
 from torchloom_core.cli.options import ConfigPath
@@ -44,12 +42,7 @@ def weaver(
     if dashboard:
         need(*DASHBOARD)
     settings = load(config)
-    logging.basicConfig(
-        level=logging.INFO,
-        format="%(asctime)s %(levelname)-7s %(message)s",
-        stream=sys.stderr,
-        force=True,
-    )
+    log_on_stderr()
     source = config or DEFAULT_PATH
     text = source.read_text(encoding="utf-8") if source.exists() else ""
     renew = partial(activate, settings, discover(), str(source), text, with_effectors=True)

@@ -24,12 +24,8 @@ _T = TypeVar("_T", bound=msgspec.Struct)
 def load(path: Path | None = None, environment: Mapping[str, str] = os.environ) -> Config:
     """Read the config file, or the defaults where there is none at the default path.
 
-    ``NATS_URL`` and ``NATS_CREDS`` override ``broker.url`` and ``broker.creds``.
-
-    Raises
-    ------
-    ConfigError
-        If the file is missing, is not TOML, or has a key or value that is not allowed.
+    ``NATS_URL`` and ``NATS_CREDS`` override ``broker.url`` and ``broker.creds``. Raises ConfigError
+    if the file is missing, or as :func:`parse` does.
     """
     source = path or DEFAULT_PATH
     if path is None and not source.exists():
@@ -57,10 +53,7 @@ def read_text(path: Path) -> str:
 def parse(text: str, source: str = "torchloom.toml") -> Config:
     """Decode the text of a config file; ``source`` names it in errors.
 
-    Raises
-    ------
-    ConfigError
-        If the text is not TOML, or has a key or value that is not allowed.
+    Raises ConfigError if the text is not TOML, or has a key or value that is not allowed.
     """
     table = read_toml(text, source)
     config = convert(table, Config, source, text=text)
@@ -80,13 +73,7 @@ def parse(text: str, source: str = "torchloom.toml") -> Config:
 
 
 def read_toml(text: str, source: str) -> dict[str, Any]:
-    """Return the table in ``text``.
-
-    Raises
-    ------
-    ConfigError
-        If it is not TOML, or too deeply nested to be read.
-    """
+    """Return the table in ``text``; ConfigError if it is not TOML, or nested too deeply."""
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -98,19 +85,9 @@ def read_toml(text: str, source: str) -> dict[str, Any]:
 
 
 def convert(table: Any, cls: type[_T], source: str, prefix: str = "", text: str = "") -> _T:
-    """Turn a TOML table into a struct.
+    """Turn a TOML table, at the dotted key ``prefix`` of the file ``source``, into a struct.
 
-    Parameters
-    ----------
-    source, prefix : str
-        The file, and the dotted key of the table in it.
-    text : str
-        The file's text, to find the line of a fault.
-
-    Raises
-    ------
-    ConfigError
-        Names the file, if known the line, the key, and what is allowed there.
+    ConfigError names the file, the line by the file's ``text``, the key, and what is allowed there.
     """
     try:
         return msgspec.convert(table, cls)

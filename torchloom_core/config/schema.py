@@ -61,17 +61,7 @@ class Lighthouse(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class Dashboard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``[dashboard]``: the dashboard's page.
-
-    Attributes
-    ----------
-    host, port : str, int
-        The address at which it listens.
-    names : tuple of str
-        Host names that browsers may use, in addition to ``host`` and loopback names.
-    certificate, key : str
-        Paths of PEM files, for TLS.
-    """
+    """``[dashboard]``: the dashboard's page."""
 
     host: Host = "127.0.0.1"
     port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 29512
@@ -178,19 +168,7 @@ class Arbiter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Guard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``[guard]``: the metric that is watched after a fenced change.
-
-    Attributes
-    ----------
-    metric : str
-        The metric where a change does not name one; empty: none.
-    band : float
-        How far the metric may rise above its earlier level, in multiples of its noise.
-    window_s : float
-        How long it is watched, before and after the change.
-    metrics : tuple of str
-        The metrics that a change may name.
-    """
+    """``[guard]``: the metric that is watched after a fenced change."""
 
     metric: str = "loss"
     band: Positive = 3.0
@@ -233,30 +211,7 @@ SENT_BY_FORMULA = ("none", "bf16", "fp16", "int8", "topk")
 
 
 class Allreduce(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``[evaluate.allreduce]``: a run whose step time depends on a trace of bandwidth.
-
-    Attributes
-    ----------
-    gradient_bytes : int
-        Bytes that a step reduces, before compression.
-    compute_s : float
-        Compute time of a step.
-    modes : dict of str to AllreduceMode
-        The values of the knob ``compression``.
-    start : str
-        The mode at the start of the run.
-    overlap : float
-        Share of the bytes whose transfer overlaps with compute, as far as time allows.
-    latency_s : float
-        Latency of one hop of the ring.
-    noise : float
-        Relative standard deviation of a step's time.
-    heartbeat_s : float
-        How often a worker reports.
-    steps : float, optional
-        Progress to which the time is reported, in steps of ``none``; absent: the progress of the
-        best static mode over the trace.
-    """
+    """``[evaluate.allreduce]``: a run whose step time depends on a trace of bandwidth."""
 
     gradient_bytes: Annotated[int, msgspec.Meta(ge=1, le=2**53)]
     compute_s: Positive

@@ -18,22 +18,8 @@ class AtomicFolder:
     """A folder beside ``path`` that takes its place once it is complete, or is removed.
 
     The next writer of the same path removes the draft of a killed writer: a lock, which ends with
-    its process, shows whether a draft's writer is running.
-
-    Parameters
-    ----------
-    path : Path
-        The folder to create or replace.
-
-    Attributes
-    ----------
-    folder : Path
-        The empty draft, to be filled.
-
-    Raises
-    ------
-    OSError
-        If no folder can be created there.
+    its process, shows whether a draft's writer is running. ``folder`` is the empty draft, to be
+    filled. Raises OSError if no folder can be created there.
     """
 
     def __init__(self, path: Path) -> None:
@@ -55,17 +41,9 @@ class AtomicFolder:
 
 
 def put_in_place(draft: Path, path: Path, *, replace: bool) -> None:
-    """Move a complete folder to ``path``; an existing one is replaced in the same step.
+    """Move a complete folder to ``path``; if ``replace``, an existing one is replaced.
 
-    Parameters
-    ----------
-    replace : bool
-        Whether ``path`` may exist.
-
-    Raises
-    ------
-    OSError
-        If it cannot be moved; then, and after an interrupt, ``path`` is unchanged.
+    Raises OSError if it cannot be moved; then, and after an interrupt, ``path`` is unchanged.
     """
     if not (replace and path.exists()):
         draft.rename(path)  # the system refuses to replace a folder that is not empty

@@ -23,10 +23,7 @@ _ROOM_BYTES = 1 << 20
 def open_regular(path: Path) -> BufferedReader:
     """Open a regular file, or the target of a link, to read bytes.
 
-    Raises
-    ------
-    OSError
-        If it cannot be read, or is a pipe or a device, which might block.
+    Raises OSError if it cannot be read, or is a pipe or a device, which might block.
     """
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     kind = os.fstat(handle).st_mode
@@ -70,13 +67,7 @@ def has_room(folder: Path) -> bool:
 
 
 def private_folder(path: Path) -> Path:
-    """Create a folder that only its owner can enter, and return it.
-
-    Raises
-    ------
-    StateError
-        If it cannot be created.
-    """
+    """Create a folder that only its owner can enter, and return it; StateError if it cannot be."""
     try:
         path.mkdir(parents=True, exist_ok=True)
         path.chmod(_PRIVATE_FOLDER)
@@ -86,13 +77,7 @@ def private_folder(path: Path) -> Path:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Replace a file in one step; only its owner can read it.
-
-    Raises
-    ------
-    StateError
-        If it cannot be written.
-    """
+    """Replace a file in one step, readable by its owner only; StateError if it cannot be."""
     fresh = path.with_name(f"{path.name}.new")
     try:
         fresh.unlink(missing_ok=True)
@@ -107,13 +92,7 @@ def write_private(path: Path, text: str) -> None:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write a file atomically, and create its folder if necessary.
-
-    Raises
-    ------
-    StateError
-        If it cannot be written.
-    """
+    """Write a file atomically, and its folder if necessary; StateError if it cannot be written."""
     part = path.with_name(f".{path.name}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

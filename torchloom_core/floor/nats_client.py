@@ -32,13 +32,7 @@ class _Parser(parser.Parser):  # type: ignore[misc]
     """nats-py's parser, with a limit for messages that never end."""
 
     async def parse(self, data: bytes = b"") -> None:
-        """Parse data from the server.
-
-        Raises
-        ------
-        nats.errors.ProtocolError
-            If it is malformed, or too long.
-        """
+        """Parse data from the server; nats.errors.ProtocolError if malformed, or too long."""
         await super().parse(data)
         longest = len(self.buf)
         if self.state == parser.AWAITING_CONTROL_LINE:
@@ -69,12 +63,8 @@ class NatsClient(Client):  # type: ignore[misc]  # nats-py has no types
     async def connect(self, servers: str, **options: Any) -> None:
         """Connect to one of the servers in a list of URLs, with the user and password in them.
 
-        Raises
-        ------
-        ValueError
-            If the URLs have different users or passwords.
-        nats.errors.Error
-            If no server can be reached, or none accepts the client.
+        Raises ValueError if the URLs have different ones, and nats.errors.Error if no server can be
+        reached, or none accepts the client.
         """
         login = parse_servers(servers)
         own = {"user": login.user, "password": login.password, "token": login.token}
@@ -83,10 +73,7 @@ class NatsClient(Client):  # type: ignore[misc]  # nats-py has no types
     async def flush(self, timeout: float = _FLUSH_S) -> None:
         """Wait until the server has handled all sent messages.
 
-        Raises
-        ------
-        nats.errors.FlushTimeoutError
-            If it takes longer than ``timeout``, seconds.
+        Raises nats.errors.FlushTimeoutError after ``timeout`` seconds.
         """
         flush = asyncio.create_task(super().flush(_LONGEST_S))
         self._flushes.add(flush)
@@ -133,10 +120,7 @@ class NatsClient(Client):  # type: ignore[misc]  # nats-py has no types
 class GuardedClient(NatsClient):
     """A client that drops messages that are not admitted when they are read, before they queue.
 
-    Parameters
-    ----------
-    admits : callable
-        ``(subject, bytes)``: whether a message of that size is accepted.
+    ``admits(subject, bytes)`` returns whether a message of that size is accepted.
     """
 
     def __init__(self, admits: Callable[[str, int], bool]) -> None:

@@ -16,13 +16,7 @@ Changes = Mapping[str, msgspec.Struct | None]
 
 
 class PersistentTable(MutableMapping[str, T]):
-    """A dict that tracks the entries changed since they were last taken.
-
-    Parameters
-    ----------
-    name : str
-        The first part of the entries' keys, ``<name>.<key>``.
-    """
+    """A dict that tracks the entries changed since they were last taken, as ``<name>.<key>``."""
 
     def __init__(self, name: str) -> None:
         self._prefix = f"{name}."

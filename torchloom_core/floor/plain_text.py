@@ -13,17 +13,7 @@ _MOST_CHARACTERS = 300
 class RateLimitedLog:
     """Counts warnings and logs one per minute and key, for at most 64 keys.
 
-    Parameters
-    ----------
-    log : logging.Logger
-        Gets the warnings.
-    now_ns : callable, optional
-        Clock; absent: the monotonic one.
-
-    Attributes
-    ----------
-    count : int
-        Warnings so far, logged or not.
+    ``count`` is that of all warnings so far, logged or not.
     """
 
     def __init__(self, log: logging.Logger, now_ns: Callable[[], int] = time.monotonic_ns) -> None:

@@ -28,12 +28,8 @@ def parse_servers(text: str) -> Servers:
     """Return the servers in ``text``: one URL, or several separated by commas.
 
     A user and a password, or a token, precede an ``@``; ``%40`` and the like are decoded. They
-    apply to all servers: it suffices if one URL of a list has them.
-
-    Raises
-    ------
-    ValueError
-        If two URLs have different ones; the message does not contain them.
+    apply to all servers: it suffices if one URL of a list has them. Raises ValueError if two URLs
+    have different ones; the message does not contain them.
 
     Examples
     --------

@@ -152,10 +152,7 @@ class _Server(uvicorn.Server):
 class _Prompt(H11Protocol):
     """HTTP with a time limit for a request.
 
-    Attributes
-    ----------
-    has_request : asyncio.Event
-        Set once a request has arrived, or the connection is closed.
+    ``has_request`` is set once a request has arrived, or the connection is closed.
     """
 
     def __init__(self, *arguments: Any) -> None:
