@@ -16,9 +16,9 @@ from tests.waiting import soon
 from torchloom_core.config.schema import Dashboard
 from torchloom_core.floor.web_server import served, url_of
 from torchloom_core.live.dashboard import app, serve
+from torchloom_core.live.dashboard.auth import SessionKeys
 from torchloom_core.live.dashboard.board import Board
 from torchloom_core.live.dashboard.run_state import RunState
-from torchloom_core.live.dashboard.session_keys import SessionKeys
 
 BULK = "x" * 200_000
 TEXT = 0x81

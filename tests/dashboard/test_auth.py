@@ -5,8 +5,7 @@ import asyncio
 import pytest
 from starlette.responses import PlainTextResponse
 
-from torchloom_core.live.dashboard.auth import LOOPBACK, SESSION, Auth
-from torchloom_core.live.dashboard.session_keys import SessionKeys
+from torchloom_core.live.dashboard.auth import LOOPBACK, SESSION, Auth, SessionKeys
 
 HOST = "127.0.0.1:29512"
 OURS = f"http://{HOST}"

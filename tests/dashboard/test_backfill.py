@@ -10,7 +10,7 @@ import pytest
 from tests.recorded_epoch import Recorder
 from tests.waiting import eventually
 from torchloom_core.live.dashboard import backfill
-from torchloom_core.live.dashboard.landscape import LandscapeNews
+from torchloom_core.live.dashboard.preview import LandscapeNews
 from torchloom_core.live.trajectory.landscape import Landscape
 from torchloom_core.live.trajectory.preview import Preview
 from torchloom_core.live.trajectory.standby_tasks import StandbyTasks

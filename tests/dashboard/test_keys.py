@@ -3,7 +3,7 @@
 import pytest
 
 from torchloom_core.floor.errors import StateError
-from torchloom_core.live.dashboard.session_keys import COOKIE_S, SessionKeys
+from torchloom_core.live.dashboard.auth import COOKIE_S, SessionKeys
 
 
 @pytest.fixture

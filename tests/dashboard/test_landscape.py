@@ -5,7 +5,7 @@ import msgspec
 from tests.dashboard.test_recorded_run import read
 from tests.pieces import take
 from tests.recorded_epoch import Recorder
-from torchloom_core.live.dashboard.landscape import LandscapeNews
+from torchloom_core.live.dashboard.preview import LandscapeNews
 from torchloom_core.live.trajectory.landscape import Landscape
 from torchloom_core.wire.events import Recovered
 from torchloom_core.wire.landscape import MOST_SIDE, Cells, Curvature, Line, Plane

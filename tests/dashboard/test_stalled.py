@@ -5,7 +5,7 @@ import pytest
 
 from tests.dashboard.workers import batch, hello
 from torchloom_core.live.dashboard.board import Board
-from torchloom_core.live.dashboard.stalled import stalled
+from torchloom_core.live.dashboard.health import stalled
 
 NOW_S = 1000.0
 STALE_S = 30.0

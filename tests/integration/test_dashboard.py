@@ -10,8 +10,7 @@ import pytest
 from tests.deadlines import DEADLINE_S
 from tests.integration.browser import Browser, Dashboard, may_listen
 from tests.waiting import until
-from torchloom_core.live.dashboard.app import PAGE
-from torchloom_core.live.dashboard.requests import MOST_BYTES, VERBS
+from torchloom_core.live.dashboard.app import MOST_BYTES, PAGE, VERBS
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 

@@ -17,8 +17,7 @@ from nats.js.api import AckPolicy, ConsumerConfig, StreamConfig
 from tests.deadlines import DEADLINE_S
 from tests.settled import settle
 from tests.waiting import eventually
-from torchloom_core.live.transport.security.enrolment import Enrolment
-from torchloom_core.live.transport.security.grants import Grants
+from torchloom_core.live.transport.security.enrolment import Enrolment, Grants
 from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import (
     decode_ack,

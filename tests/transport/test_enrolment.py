@@ -5,9 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchloom_core.floor.errors import StateError
-from torchloom_core.live.transport.security import grants as grants_module
-from torchloom_core.live.transport.security.enrolment import Enrolment
-from torchloom_core.live.transport.security.grants import Grants
+from torchloom_core.live.transport.security import enrolment as grants_module
+from torchloom_core.live.transport.security.enrolment import Enrolment, Grants
 from torchloom_core.live.transport.security.nats_jwt import is_user_key, new_seed, public_key
 from torchloom_core.wire.messages import JoinRequest
 

@@ -9,8 +9,8 @@ import pytest
 from tests.waiting import eventually, soon
 from torchloom_core.floor.errors import PluginError
 from torchloom_core.interface.effector import ActiveEffector
-from torchloom_core.live.weaver import effector_outbox
-from torchloom_core.live.weaver.effector_outbox import EffectorOutbox
+from torchloom_core.live.weaver import effectors as effectors_module
+from torchloom_core.live.weaver.effectors import EffectorOutbox
 from torchloom_core.plugin import CordonOver, Notice, Subscription
 
 
@@ -32,7 +32,7 @@ class Recorder:
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch):
-    monkeypatch.setattr(effector_outbox, "_FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(effectors_module, "_FIRST_PAUSE_S", 0.01)
 
 
 @pytest.fixture
@@ -139,21 +139,21 @@ async def test_an_event_that_the_effector_refuses_is_given_up_at_once(recorder):
 
 
 async def test_an_event_is_given_up_in_the_end(recorder, monkeypatch):
-    monkeypatch.setattr(effector_outbox, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(effectors_module, "_PATIENCE_S", 0.0)
     recorder.failures = [OSError("down")]
     assert await Outbox(recorder).deliver("n1") == [("e3.1.2", "given_up", "OSError: down")]
 
 
 async def test_a_full_queue_drops_the_oldest_event(recorder, monkeypatch):
-    monkeypatch.setattr(effector_outbox, "_MOST_WAITING", 2)
+    monkeypatch.setattr(effectors_module, "_MOST_WAITING", 2)
     results = await Outbox(recorder).deliver("n1", "n2", "n3")
     assert results[0] == ("e3.1.2", "dropped", "more than 2 events wait")
     assert [delivery.event.node for delivery in recorder.got] == ["n2", "n3"]
 
 
 async def test_what_waits_when_the_weaver_ends_is_recorded_as_dropped(recorder, monkeypatch):
-    monkeypatch.setattr(effector_outbox, "_FIRST_PAUSE_S", 3600.0)
-    monkeypatch.setattr(effector_outbox, "_PATIENCE_S", 7200.0)
+    monkeypatch.setattr(effectors_module, "_FIRST_PAUSE_S", 3600.0)
+    monkeypatch.setattr(effectors_module, "_PATIENCE_S", 7200.0)
     recorder.failures = [OSError("down")]
     outbox = Outbox(recorder)
     for seq in (1, 2):
@@ -170,8 +170,8 @@ async def test_what_waits_when_the_weaver_ends_is_recorded_as_dropped(recorder, 
 async def test_an_effector_that_hangs_holds_up_nobody_and_is_called_again_once_it_returns(
     recorder, monkeypatch
 ):
-    monkeypatch.setattr(effector_outbox, "_ATTEMPT_S", 0.05)
-    monkeypatch.setattr(effector_outbox, "_THREAD_GRACE_S", 0.0)
+    monkeypatch.setattr(effectors_module, "_ATTEMPT_S", 0.05)
+    monkeypatch.setattr(effectors_module, "_THREAD_GRACE_S", 0.0)
     gate, calls = threading.Event(), []
     send = recorder.send
 
@@ -195,7 +195,7 @@ async def test_an_effector_that_hangs_holds_up_nobody_and_is_called_again_once_i
 
 
 async def test_an_attempt_that_waits_for_too_long_is_cancelled(recorder, monkeypatch):
-    monkeypatch.setattr(effector_outbox, "_ATTEMPT_S", 0.05)
+    monkeypatch.setattr(effectors_module, "_ATTEMPT_S", 0.05)
     send, calls = recorder.send, []
 
     async def wait_at_first(delivery):

@@ -16,7 +16,7 @@ from torchloom_core.interface.effector import ActiveEffector
 from torchloom_core.live.trajectory.layout import run_folder
 from torchloom_core.live.trajectory.reader import read_epochs
 from torchloom_core.live.transport.security.credentials import Credentials
-from torchloom_core.live.weaver import effector_outbox
+from torchloom_core.live.weaver import effectors as effectors_module
 from torchloom_core.plugin import Outcome, Subscription
 from torchloom_core.wire import codec, subjects
 from torchloom_core.wire.events import DeliveryStatus
@@ -88,7 +88,7 @@ def recorded_results(folder):
 async def test_a_webhook_that_is_down_gets_its_events_once_it_is_back(
     receiver, start_weaver, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(effector_outbox, "_LONGEST_PAUSE_S", 1.0)
+    monkeypatch.setattr(effectors_module, "_LONGEST_PAUSE_S", 1.0)
     effectors = (ActiveEffector("webhook", Webhook(receiver.port), "act"),)
     url = await start_weaver(effectors=effectors)
     credentials = Credentials.find(tmp_path, "run")

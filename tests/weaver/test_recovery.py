@@ -158,7 +158,7 @@ def test_every_command_and_every_grant_has_one_end_on_record(known, unstored, sh
             successor.feed(worker)
     for want, pick in after:
         do(successor, twin, want, pick)
-    if successor.kernel.execution.stopped:
+    if successor.kernel.run.switch.stopped:
         successor.want(ResumeActions())
     settle(successor, twin)
     for _ in range(3):
@@ -354,10 +354,10 @@ def test_an_answered_kill_switch_applies_although_it_was_not_stored(recorder):
     run = three_groups(make_kernel(config=CONFIG))
     files = recorder(run)
     run.want(StopActions())
-    assert succeed(run, files).kernel.execution.stopped
+    assert succeed(run, files).kernel.run.switch.stopped
     files.store()
     run.want(ResumeActions())
-    assert not succeed(run, files).kernel.execution.stopped
+    assert not succeed(run, files).kernel.run.switch.stopped
 
 
 def test_an_answer_that_was_stored_is_given_again_and_one_that_was_not_is_found_anew(recorder):

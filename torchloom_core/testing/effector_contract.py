@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from torchloom_core.interface.contract import subscriptions_problem
 from torchloom_core.interface.effector import ActiveEffector, Effector, Event
-from torchloom_core.live.weaver.effector_outbox import EffectorOutbox
+from torchloom_core.live.weaver.effectors import EffectorOutbox
 from torchloom_core.testing import checks
 from torchloom_core.wire.events import DeliveryStatus
 

@@ -1,8 +1,14 @@
-"""The dashboard's web application: the page and its files, the socket, and requests."""
+"""The dashboard's web application: the page and its files, the socket, and requests.
+
+The dashboard has no rights of its own: it sends a page's requests, a fixed list of verbs, with the
+credentials that it was started with, as the command line does, and the Weaver decides.
+"""
 
 import asyncio
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from starlette.applications import Starlette
@@ -14,12 +20,14 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 from starlette.websockets import WebSocket
 
+from torchloom_core.floor.errors import RequestError
 from torchloom_core.floor.web_server import PROMPT_S
-from torchloom_core.live.dashboard.auth import SESSION, Auth
+from torchloom_core.live.dashboard.auth import SESSION, Auth, SessionKeys
 from torchloom_core.live.dashboard.browser import Browser
-from torchloom_core.live.dashboard.requests import MOST_BYTES, PageRequests
 from torchloom_core.live.dashboard.run_state import RunState
-from torchloom_core.live.dashboard.session_keys import SessionKeys
+from torchloom_core.live.transport.operator import ControlClient
+from torchloom_core.live.transport.quota import Quota
+from torchloom_core.wire.codec import UNREADABLE
 from torchloom_core.wire.operator import Answer
 
 PAGE = Path(__file__).parent / "page"
@@ -28,6 +36,69 @@ MOST_BROWSERS = 200
 """Pages open at once; a further one is refused, and tries again."""
 
 _TRY_AGAIN = 1013
+
+VERBS = frozenset(
+    {
+        "knob.set",
+        "knob.unset",
+        "propose",
+        "approve",
+        "deny",
+        "actions.stop",
+        "actions.resume",
+        "annotate",
+        "control.take",
+        "control.release",
+    }
+)
+"""Verbs that a page may use; no other is forwarded."""
+
+MOST_BYTES = 65_536
+_ANSWER_S = 5.0
+_TRIES = 2
+_PER_S, _REST_S = 10.0, 2.0
+_STOP = "actions.stop"
+_FROM_SESSION = frozenset({"actions.stop", "actions.resume", "control.release"})
+"""Verbs whose body is only the session."""
+
+
+class PageRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A page's request: the name its user gave, and the body of the verb."""
+
+    name: str
+    body: dict[str, Any] = {}
+
+
+class PageRequests:
+    """Forwards the requests of pages."""
+
+    def __init__(self, client: ControlClient) -> None:
+        self._client = client
+        self._quota = Quota(per_s=_PER_S, rest_s=_REST_S)
+
+    async def forward(self, verb: str, data: bytes, session: str) -> Answer:
+        """Return the Weaver's answer, or the reason for a refusal.
+
+        ``session`` is the browser's own: a page cannot use another one.
+        """
+        if verb not in VERBS:
+            return Answer(ok=False, text=f"need one of the page's verbs, was {verb[:64]!r}")
+        # The kill switch has a quota of its own.
+        if not self._quota.takes(f"{session} {verb == _STOP}", time.monotonic_ns()):
+            return Answer(ok=False, text=f"{verb}: need at most {_PER_S:g} requests a second")
+        try:
+            request = msgspec.json.decode(data, type=PageRequest)
+        except UNREADABLE as error:
+            return Answer(ok=False, text=f"{verb}: {error}")
+        body = {} if verb in _FROM_SESSION else dict(request.body)
+        body["session"] = f"{request.name}.{session}"
+        try:
+            reply = await self._client.ask(verb, msgspec.json.encode(body), _ANSWER_S, _TRIES)
+            return msgspec.json.decode(reply, type=Answer)
+        except RequestError as error:
+            return Answer(ok=False, text=str(error))
+        except UNREADABLE as error:
+            return Answer(ok=False, text=f"{verb}: the Weaver's answer cannot be read: {error}")
 
 
 def application(

@@ -6,17 +6,24 @@ come from our own page, and nothing is served without the cookie that the printe
 
 Starlette's middleware does not cover this: ``TrustedHostMiddleware`` ignores the port's form and
 does not check ``Origin`` on sockets, and ``SessionMiddleware`` has no token that works once.
+itsdangerous would sign, but not allow for a clock that was set back.
 """
 
+import hashlib
+import hmac
 import re
+import secrets
+import time
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from urllib.parse import parse_qs
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from torchloom_core.live.dashboard.session_keys import COOKIE_S, SessionKeys
+from torchloom_core.floor.errors import StateError
+from torchloom_core.floor.files import private_folder, write_private
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 SESSION = "torchloom.session"
@@ -35,6 +42,68 @@ _HEADERS = {
     "cache-control": "no-store",
 }
 _CLOSED = "Open the link that `torchloom dashboard` has printed; each link works once.\n"
+
+COOKIE_S = 30 * 86_400
+"""How long a cookie is valid, seconds."""
+
+_SET_BACK_S = 86_400
+"""How far this host's clock may be set back: an open page keeps the kill switch."""
+
+_KEY_BYTES = 32
+_SESSION_BYTES = 4
+_LONGEST_COOKIE = 200
+
+
+class SessionKeys:
+    """Tokens, each valid once, and cookies that outlive the dashboard's process.
+
+    The key that signs cookies is stored in ``folder``: two dashboards of one folder accept each
+    other's cookies. StateError if it cannot be read or written.
+    """
+
+    def __init__(self, folder: Path, now_s: Callable[[], float] = time.time) -> None:
+        self._key = _key(private_folder(folder) / "cookie.key")
+        self._now_s = now_s
+        self.token = secrets.token_urlsafe(_KEY_BYTES)
+
+    def redeem(self, token: str) -> str:
+        """Return a cookie for the valid token, which is then used up; empty for any other."""
+        if not hmac.compare_digest(token.encode(errors="replace"), self.token.encode()):
+            return ""
+        self.token = secrets.token_urlsafe(_KEY_BYTES)
+        text = f"{secrets.token_hex(_SESSION_BYTES)}.{int(self._now_s())}"
+        return f"{text}.{self._sign(text)}"
+
+    def session(self, cookie: str) -> str:
+        """Return the session of a cookie; empty if the cookie is expired or not ours."""
+        text, _, signed = cookie[:_LONGEST_COOKIE].rpartition(".")
+        if not hmac.compare_digest(self._sign(text).encode(), signed.encode(errors="replace")):
+            return ""
+        session, _, issued_s = text.partition(".")
+        return session if -_SET_BACK_S <= self._now_s() - int(issued_s) < COOKIE_S else ""
+
+    def _sign(self, text: str) -> str:
+        return hmac.new(self._key, text.encode(errors="replace"), hashlib.sha256).hexdigest()
+
+
+def _key(path: Path) -> bytes:
+    try:
+        return _read(path)
+    except FileNotFoundError:
+        write_private(path, secrets.token_hex(_KEY_BYTES))
+        return _read(path)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        key = bytes.fromhex(path.read_text(encoding="ascii"))
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError) as error:
+        raise StateError(f"{path}: cannot be read: {error}") from None
+    if len(key) != _KEY_BYTES:
+        raise StateError(f"{path}: need a key of {_KEY_BYTES} bytes, was {len(key)}")
+    return key
 
 
 class Auth:

@@ -5,6 +5,7 @@ its own connection.
 """
 
 import asyncio
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict
@@ -18,9 +19,9 @@ from torchloom_core.interface.arrays import Floats
 from torchloom_core.live.dashboard import heatmap
 from torchloom_core.live.dashboard.board import STATES, median_of
 from torchloom_core.live.dashboard.downsampling import POINTS
-from torchloom_core.live.dashboard.landscape import LandscapeNews
-from torchloom_core.live.dashboard.rate_limit import RateLimit
+from torchloom_core.live.dashboard.preview import LandscapeNews
 from torchloom_core.live.dashboard.run_state import RunState
+from torchloom_core.live.transport.quota import Quota
 from torchloom_core.wire.codec import UNREADABLE
 from torchloom_core.wire.limits import MAX_COUNT, MetricName, Name
 
@@ -34,9 +35,7 @@ _CLOSE_S = 1.0
 _PLACES_AT_ONCE = 2000
 _MOST_SHOWN = 12
 _MOST_SLOW = 100
-_SELECTIONS_PER_S = 50
-
-_BURST = 100
+_SELECTIONS_PER_S, _REST_S = 50.0, 2.0
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -96,11 +95,11 @@ class Browser:
 
     async def _listen(self) -> None:
         """Take the page's selections; a browser that sends anything else is closed."""
-        allowance = RateLimit(_SELECTIONS_PER_S, _BURST)
+        quota = Quota(per_s=_SELECTIONS_PER_S, rest_s=_REST_S)
         with suppress(WebSocketDisconnect, KeyError, TypeError, *UNREADABLE):
             while True:
                 data = await self._socket.receive_text()
-                if not allowance.is_taken():
+                if not quota.takes("", time.monotonic_ns()):
                     return
                 marked = msgspec.json.decode(data, type=Selection)
                 self._mark, selection = marked.mark, msgspec.structs.replace(marked, mark=0)

@@ -13,14 +13,12 @@ from torchloom_core.config.schema import Config, Dashboard
 from torchloom_core.floor.errors import DashboardError
 from torchloom_core.floor.first_done import first_done
 from torchloom_core.floor.web_server import listener, served, url_of
-from torchloom_core.live.dashboard.app import application
-from torchloom_core.live.dashboard.auth import LOOPBACK
+from torchloom_core.live.dashboard.app import PageRequests, application
+from torchloom_core.live.dashboard.auth import LOOPBACK, SessionKeys
 from torchloom_core.live.dashboard.backtest import LOOK_EVERY_S, Backtest
 from torchloom_core.live.dashboard.browser import PATIENCE_S
 from torchloom_core.live.dashboard.live import Live
 from torchloom_core.live.dashboard.recorded_run import RecordedRun
-from torchloom_core.live.dashboard.requests import PageRequests
-from torchloom_core.live.dashboard.session_keys import SessionKeys
 from torchloom_core.live.dashboard.slow import RATIO
 from torchloom_core.live.trajectory.layout import run_folder
 from torchloom_core.live.transport.operator import ControlClient

@@ -5,7 +5,7 @@ ranks that wait for each other all report the step time of the slowest. The boar
 second.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,8 @@ The first is the default patience of the policy at its default tick: the page na
 FEWEST = 3
 """Ranks below which the median means nothing."""
 
-_NAMED = 3
+NAMED = 3
+"""Ranks that a sentence names."""
 
 
 class Slow:
@@ -78,12 +79,11 @@ class Slow:
         rows = self.rows()
         if not rows:
             return ""
-        named = ", ".join(f"{name_of(row)}{self._extent(row)}" for row in rows[:_NAMED])
-        more = f" and {len(rows) - _NAMED} more" if len(rows) > _NAMED else ""
+        named = some_of([f"{name_of(row)}{self._extent(row)}" for row in rows[:NAMED]], len(rows))
         ranks = "1 slow rank" if len(rows) == 1 else f"{len(rows)} slow ranks"
         step = "own work in a step" if self.metric == OWN_S else "step time"
         median = "" if np.isnan(self.median_s) else f"; median {step} {self.median_s:.3g} s"
-        return f"{ranks}: {named}{more}{median}"
+        return f"{ranks}: {named}{median}"
 
     def _extent(self, row: int) -> str:
         time_s, ratio = self.time_s[row], self.time_s[row] / self.median_s
@@ -91,6 +91,12 @@ class Slow:
             return ""
         until = "" if ratio > self.ratio else f", slow until {_BELOW_S:g} s below {self.ratio:g}x"
         return f" {time_s:.3g} s ({ratio:.1f}x the median{until})"
+
+
+def some_of(named: Sequence[str], count: int) -> str:
+    """Return the texts in a row, and how many of ``count`` they leave out."""
+    more = count - len(named)
+    return ", ".join(named) + (f" and {more} more" if more else "")
 
 
 def _since(

@@ -7,9 +7,9 @@ from msgspec import UNSET
 
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.floor.persistent_table import PersistentTable
-from torchloom_core.live.dispatch.report_time import ReportTime
 from torchloom_core.wire.commands import FINAL_STATUSES, Ack, AckStatus, Command
 from torchloom_core.wire.decisions import CommandStatus, Issue, Output, Withdrawal
+from torchloom_core.wire.events import Backlog
 from torchloom_core.wire.links import PROBE_DEADLINE_S
 from torchloom_core.wire.operations import Operation, Probe, Rehearse, SetKnob, StandbyTask, Survey
 from torchloom_core.wire.plans import WITHDRAWN, Flight
@@ -22,6 +22,9 @@ _PROBE_NS = round(PROBE_DEADLINE_S * SECOND_NS)
 _CHANGES_AN_EPOCH = 1 << 20
 
 _ORDER = {WITHDRAWN: 0, "issued": 0, "delivered": 1, "accepted": 2}
+
+_GRACE_NS = 5 * SECOND_NS
+"""Workers need a moment to report after the Weaver was unreachable."""
 
 
 class Commands:
@@ -208,3 +211,27 @@ def _status_of(command: Command, status: str, detail: str = "", step: int = -1) 
         step=step,
         detail=detail,
     )
+
+
+class ReportTime:
+    """The time against which deadlines are checked."""
+
+    def __init__(self) -> None:
+        self._taken_until_ns: int | None = None
+        self._caught_up_ns = 0
+
+    def take(self, backlog: Backlog, now_ns: int) -> None:
+        """Record that the Weaver lags behind, or has caught up."""
+        self._taken_until_ns = backlog.taken_until_ns
+        if backlog.taken_until_ns is None:
+            self._caught_up_ns = now_ns + _GRACE_NS
+
+    def lags(self, now_ns: int) -> bool:
+        """Return whether reports may be unread."""
+        return self._taken_until_ns is not None or now_ns <= self._caught_up_ns
+
+    def is_past(self, moment_ns: int, now_ns: int) -> bool:
+        """Return whether all reports until ``moment_ns`` were read."""
+        until_ns = self._taken_until_ns
+        judged_ns = now_ns if until_ns is None else min(now_ns, until_ns)
+        return judged_ns > max(moment_ns, self._caught_up_ns)

@@ -8,8 +8,7 @@ and heartbeats at the same times give the same quorums as torchft's own lighthou
 from collections.abc import Iterable
 from dataclasses import replace
 
-from torchloom_core.live.lighthouse.last_quorum import LastQuorum
-from torchloom_core.live.lighthouse.membership import Member, Quorum, Rules, SavedState
+from torchloom_core.live.lighthouse.membership import LastQuorum, Member, Quorum, Rules, SavedState
 from torchloom_core.wire.steering import (
     MAX_REPLICAS,
     Act,

@@ -252,7 +252,7 @@ class Weaver:
         kernel = self._kernel
 
         async def handle(request: JoinRequest) -> JoinReply:
-            training, need = kernel.execution.training_groups(), self._config.arbiter.min_groups
+            training, need = kernel.run.training_groups(), self._config.arbiter.min_groups
             now_ns, warn = self._clock.now_ns(), self._limited_log.add
             return admitted(request, enrolment, kernel.fleet, now_ns, training, need, warn)
 

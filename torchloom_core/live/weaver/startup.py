@@ -28,14 +28,12 @@ from torchloom_core.live.trajectory.layout import newest_epoch, run_folder
 from torchloom_core.live.trajectory.writer import TrajectoryWriter
 from torchloom_core.live.transport import NatsBus
 from torchloom_core.live.transport.broker import EmbeddedBroker, nats_url
-from torchloom_core.live.transport.security.enrolment import Enrolment
-from torchloom_core.live.transport.security.grants import Grants
+from torchloom_core.live.transport.security.enrolment import Enrolment, Grants
 from torchloom_core.live.weaver.daemon import Weaver
 from torchloom_core.live.weaver.epoch_rise import EpochRises
-from torchloom_core.live.weaver.folder_lock import FolderLock
 from torchloom_core.live.weaver.lighthouse_process import LighthouseProcess
 from torchloom_core.live.weaver.recovery import Inheritance
-from torchloom_core.live.weaver.run_ownership import lock_folder, take_run
+from torchloom_core.live.weaver.run_ownership import FolderLock, lock_folder, take_run
 from torchloom_core.wire import codec, subjects
 from torchloom_core.wire.messages import JoinFile
 

@@ -73,7 +73,7 @@ def describe(
         run=config.run.name,
         epoch=kernel.commands.epoch,
         ts_ns=now_ns,
-        stopped=kernel.execution.stopped,
+        stopped=kernel.run.switch.stopped,
         dry_run=config.arbiter.dry_run,
         ticks=kernel.ticks,
         malformed=malformed,
@@ -83,8 +83,8 @@ def describe(
         trajectory=log,
         recording=recording,
         lighthouse=_lighthouse(kernel),
-        controller=kernel.control_lease.holder(now_ns),
-        control_until_ns=kernel.control_lease.until_ns(now_ns),
+        controller=kernel.requests.control_lease.holder(now_ns),
+        control_until_ns=kernel.requests.control_lease.until_ns(now_ns),
         step_time_s=kernel.run.guards.newest("step_time_s"),
     )
     if page.after:
