@@ -18,10 +18,10 @@ FACES = {
         KnobSpec KnobValue
         Learner LighthouseRows Links MapLandscape Migrate ModelError Need NeedFaults NeedForecast
         NeedLabels NeedNotes NeedPast NotNegative Note Notice
-        Outcome Outlook PauseRun
+        Outcome Outlook PauseRun Placement
         PluginError Policy PolicyNeed Positive Predictor PredictorNeed PreviewChange ProbeLinks
         Proposal Registry
-        Reserve ResumeRun RewindRun RunFailures SaveCheckpoint Share Standbys Subscription Traffic
+        Reserve ResumeRun RewindRun Roster RunFailures SaveCheckpoint Share Standbys Subscription Traffic
         UncordonNode Verdict WithdrawingPolicy
         daly_s ettr expected_unsaved_s grow hookimpl incidents places_of unsaved_work_s young_s
     """,
@@ -49,9 +49,9 @@ FACES = {
         console propose
     """,
     "torchloom_core.testing": """
-        CollectorContract EffectorContract ImporterContract LearnerContract LinkSample
-        PolicyContract PredictorContract
-        view_of
+        CapabilityContract CollectorContract EffectorContract ImporterContract LearnerContract
+        LinkSample PolicyContract PredictorContract
+        hellos view_of
     """,
     "torchloom_core.lab.trace": """
         ACTIONS EVENTS JOBS PLACEMENT TOPOLOGY

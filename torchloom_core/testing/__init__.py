@@ -15,18 +15,21 @@ Subclass the contract in your tests, and build views of your own with :func:`vie
 
 For a predictor that learns, subclass ``LearnerContract``, which includes the other tests; for an
 effector ``EffectorContract``, for a collector ``CollectorContract``, for an importer
-``ImporterContract``.
+``ImporterContract``, for a capability ``CapabilityContract``.
 """
 
+from torchloom_core.testing.capability_contract import CapabilityContract
 from torchloom_core.testing.collector_contract import CollectorContract
 from torchloom_core.testing.effector_contract import EffectorContract
 from torchloom_core.testing.importer_contract import ImporterContract
 from torchloom_core.testing.learner_contract import LearnerContract
 from torchloom_core.testing.policy_contract import PolicyContract
 from torchloom_core.testing.predictor_contract import PredictorContract
+from torchloom_core.testing.small_run import hellos
 from torchloom_core.testing.views import LinkSample, view_of
 
 __all__ = [
+    "CapabilityContract",
     "CollectorContract",
     "EffectorContract",
     "ImporterContract",
@@ -34,5 +37,6 @@ __all__ = [
     "LinkSample",
     "PolicyContract",
     "PredictorContract",
+    "hellos",
     "view_of",
 ]
