@@ -31,19 +31,14 @@ class BlendPredictor(RowLearner):
     trusted: ClassVar = ()
 
     class Options(RowOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
-        """Options of ``[predictors.blend]``, besides those of RowOptions.
-
-        Attributes
-        ----------
-        members : tuple of str
-            The predictors, each once: boosting, forest, logistic.
-        """
+        """Options of ``[predictors.blend]``, besides those of RowOptions."""
 
         members: tuple[Literal["boosting", "forest", "logistic"], ...] = (
             "boosting",
             "forest",
             "logistic",
         )
+        """The predictors, each once: boosting, forest, logistic."""
 
         def __post_init__(self) -> None:
             """Refuse an empty or repeated list of members."""

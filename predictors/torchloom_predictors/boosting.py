@@ -37,26 +37,18 @@ class BoostingPredictor(RowLearner):
     trusted: ClassVar = ("sklearn.ensemble._hist_gradient_boosting.predictor.TreePredictor",)
 
     class Options(RowOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
-        """Options of ``[predictors.boosting]``, besides those of RowOptions.
-
-        Attributes
-        ----------
-        library : {"scikit-learn", "lightgbm"}
-            Library for the trees; LightGBM needs the extra ``lightgbm``.
-        learning_rate : float
-            Weight of each tree.
-        max_trees, max_leaves, min_leaf_rows : int
-            Most trees, most leaves per tree, least rows per leaf.
-        l2 : float
-            Ridge penalty on a leaf's log odds.
-        """
+        """Options of ``[predictors.boosting]``, besides those of RowOptions."""
 
         library: Literal["scikit-learn", "lightgbm"] = "scikit-learn"
+        """Library for the trees; LightGBM needs the extra ``lightgbm``."""
         learning_rate: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.05
+        """Weight of each tree."""
         max_trees: Annotated[int, msgspec.Meta(ge=1)] = 400
         max_leaves: Annotated[int, msgspec.Meta(ge=2)] = 15
         min_leaf_rows: Annotated[int, msgspec.Meta(ge=1)] = 20
+        """Most trees, most leaves per tree, least rows per leaf."""
         l2: NotNegative = 1.0
+        """Ridge penalty on a leaf's log odds."""
 
     def __init__(self, options: Options) -> None:
         super().__init__(options)

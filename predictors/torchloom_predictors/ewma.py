@@ -31,34 +31,23 @@ class EwmaPredictor:
     name = "ewma"
 
     class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-        """Options of ``[predictors.ewma]``.
-
-        Attributes
-        ----------
-        metric : str
-            A metric that rises before a failure.
-        half_life_s : float
-            Age at which a sample weighs half, seconds.
-        sigmas : float
-            Expected rise of a failing worker's metric, in standard deviations.
-        min_sigma : float
-            Least standard deviation, in the metric's unit; in any case 1/100 of the mean.
-        min_samples : int
-            Least past samples for a forecast.
-        prior : float
-            Prior probability of a failure within ``horizon_s``.
-        horizon_s, every_s : float
-            Horizon of the probability, and forecast interval, seconds.
-        """
+        """Options of ``[predictors.ewma]``."""
 
         metric: str = "gpu_temp_celsius"
+        """A metric that rises before a failure."""
         half_life_s: Positive = 60.0
+        """Age at which a sample weighs half, seconds."""
         sigmas: Annotated[float, msgspec.Meta(gt=0, le=100)] = 6.0
+        """Expected rise of a failing worker's metric, in standard deviations."""
         min_sigma: Positive = 1e-6
+        """Least standard deviation, in the metric's unit; in any case 1/100 of the mean."""
         min_samples: Annotated[int, msgspec.Meta(ge=2)] = 10
+        """Least past samples for a forecast."""
         prior: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 1e-3
+        """Prior probability of a failure within ``horizon_s``."""
         horizon_s: Positive = 300.0
         every_s: Positive = 5.0
+        """Horizon of the probability, and forecast interval, seconds."""
 
     def __init__(self, options: Options) -> None:
         self._options = options

@@ -74,37 +74,26 @@ class FaultHistoryPredictor(GatheredLearner):
     name = "fault_history"
 
     class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-        """Options of ``[predictors.fault_history]``.
-
-        Attributes
-        ----------
-        half_life_s : float
-            Age at which a fault counts half, seconds, before fitting.
-        fit_half_lives_s : tuple of float
-            Other half lives to choose from when fitting, seconds. Faults are remembered for five
-            times the longest.
-        prior_faults_per_day : float
-            Prior faults of a node per day; Meta measured 0.0065 on RSC-1 (Kokolis et al.,
-            "Revisiting Reliability", 2024).
-        prior_days : float
-            Weight of the prior, in days of observation.
-        incident_s : float
-            Faults on one node closer together than this are one incident, seconds: a failing node
-            ends all its workers.
-        max_healthy : int
-            Most healthy moments of workers to learn from.
-        horizon_s, every_s : float
-            Horizon of the probability, and forecast interval, seconds.
-        """
+        """Options of ``[predictors.fault_history]``."""
 
         half_life_s: Positive = 6 * 3600.0
+        """Age at which a fault counts half, seconds, before fitting."""
         fit_half_lives_s: tuple[Positive, ...] = _HALF_LIVES_S
+        """Other half lives to choose from when fitting, seconds. Faults are remembered for five
+        times the longest."""
         prior_faults_per_day: NotNegative = 0.0065
+        """Prior faults of a node per day; Meta measured 0.0065 on RSC-1 (Kokolis et al.,
+        "Revisiting Reliability", 2024)."""
         prior_days: Positive = 1.0
+        """Weight of the prior, in days of observation."""
         incident_s: NotNegative = 60.0
+        """Faults on one node closer together than this are one incident, seconds: a failing node
+        ends all its workers."""
         max_healthy: Annotated[int, msgspec.Meta(ge=100)] = 200_000
+        """Most healthy moments of workers to learn from."""
         horizon_s: Positive = 3600.0
         every_s: Positive = 60.0
+        """Horizon of the probability, and forecast interval, seconds."""
 
     def __init__(self, options: Options) -> None:
         self._max_healthy = options.max_healthy

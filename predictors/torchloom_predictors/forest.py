@@ -28,17 +28,12 @@ class ForestPredictor(RowLearner):
     trusted: ClassVar = ("sklearn.tree._tree.Tree",)
 
     class Options(RowOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
-        """Options of ``[predictors.forest]``, besides those of RowOptions.
-
-        Attributes
-        ----------
-        trees, min_leaf_rows : int
-            Number of trees, and least rows per leaf.
-        """
+        """Options of ``[predictors.forest]``, besides those of RowOptions."""
 
         max_healthy: Annotated[int, msgspec.Meta(ge=100)] = 50_000
         trees: Annotated[int, msgspec.Meta(ge=1)] = 200
         min_leaf_rows: Annotated[int, msgspec.Meta(ge=1)] = 5
+        """Number of trees, and least rows per leaf."""
 
     def __init__(self, options: Options) -> None:
         super().__init__(options)

@@ -29,16 +29,14 @@ class Regression(NamedTuple):
 
     Attributes
     ----------
-    median : (columns,) float64
-        Replaces unknown values; 0 for a column without values.
-    flagged : (columns,) bool
-        Columns with unknown values in training.
     mean, spread, coefficients : (columns + flags,) float64
     intercept : (1,) float64
     """
 
     median: Floats
+    """Replaces unknown values; 0 for a column without values."""
     flagged: NDArray[np.bool_]
+    """Columns with unknown values in training."""
     mean: Floats
     spread: Floats
     coefficients: Floats

@@ -67,40 +67,28 @@ class SeasonalResidualPredictor:
     name = "seasonal_residual"
 
     class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-        """Options of ``[predictors.seasonal_residual]``.
-
-        Attributes
-        ----------
-        metrics : tuple of str
-            Metrics to read.
-        seasons_s : tuple of float
-            Lengths of the seasons, seconds; a week needs several weeks of examples.
-        step_s : float
-            Averaging time of metrics, seconds, which is also the length of a phase.
-        follow_s : float
-            Time over which the level adapts, seconds; 0 for the learned level.
-        cap : float
-            Limit of a metric's deviation, in spreads.
-        combine : "mean" or "max"
-            Root mean square over all metrics, or the largest deviation.
-        rare : float
-            The share of worker moments whose probability is above 1/2.
-        horizon_s, every_s : float
-            Horizon of the probability, and forecast interval, seconds.
-        """
+        """Options of ``[predictors.seasonal_residual]``."""
 
         metrics: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)] = (
             "gpu_temp_celsius",
             "gpu_power_watts",
         )
+        """Metrics to read."""
         seasons_s: tuple[Positive, ...] = (86_400.0,)
+        """Lengths of the seasons, seconds; a week needs several weeks of examples."""
         step_s: Positive = 900.0
+        """Averaging time of metrics, seconds, which is also the length of a phase."""
         follow_s: NotNegative = 0.0
+        """Time over which the level adapts, seconds; 0 for the learned level."""
         cap: Annotated[float, msgspec.Meta(ge=1, le=1000)] = 10.0
+        """Limit of a metric's deviation, in spreads."""
         combine: Literal["mean", "max"] = "mean"
+        """Root mean square over all metrics, or the largest deviation."""
         rare: Annotated[float, msgspec.Meta(gt=0, lt=0.5)] = 0.01
+        """The share of worker moments whose probability is above 1/2."""
         horizon_s: Positive = 3600.0
         every_s: Positive = 300.0
+        """Horizon of the probability, and forecast interval, seconds."""
 
     def __init__(self, options: Options) -> None:
         self._options = options

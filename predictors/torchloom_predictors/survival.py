@@ -46,19 +46,13 @@ _MODEL, _CARD = "survival.skops", "survival.json"
 
 
 class Learned(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The model's fields other than coefficients.
-
-    Attributes
-    ----------
-    interval_s : float
-        Time between two examples, to which the hazard applies, seconds.
-    share : float
-        Share of the intervals without a failure in the training sample.
-    """
+    """The model's fields other than coefficients."""
 
     features: tuple[str, ...]
     interval_s: Positive
+    """Time between two examples, to which the hazard applies, seconds."""
     share: Positive
+    """Share of the intervals without a failure in the training sample."""
 
 
 class SurvivalPredictor:
@@ -81,48 +75,34 @@ class SurvivalPredictor:
     name = "survival"
 
     class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-        """Options of ``[predictors.survival]``.
-
-        Attributes
-        ----------
-        metrics : tuple of str
-            Metrics to read; () for the fault history only.
-        spans_s : tuple of float
-            Spans over which each metric is aggregated, seconds; () for its newest value only.
-        attributes : tuple of str
-            Numeric labels of a component, such as its size.
-        groups : tuple of str
-            Labels that components have in common besides their rack, such as their model.
-        half_lives_s : tuple of float
-            Ages at which a fault counts half, seconds.
-        incident_s : float
-            Faults on one node closer together than this are one incident, seconds.
-        max_healthy : int
-            Most intervals without a failure to learn from.
-        l2 : float
-            Ridge penalty on the standardised coefficients.
-        seed : int
-            Of the sample.
-        horizon_s, every_s : float
-            Horizon of the probability, and forecast interval, seconds.
-        """
+        """Options of ``[predictors.survival]``."""
 
         metrics: tuple[str, ...] = ()
+        """Metrics to read; () for the fault history only."""
         spans_s: tuple[Positive, ...] = ()
+        """Spans over which each metric is aggregated, seconds; () for its newest value only."""
         attributes: tuple[str, ...] = ()
+        """Numeric labels of a component, such as its size."""
         groups: tuple[str, ...] = ()
+        """Labels that components have in common besides their rack, such as their model."""
         half_lives_s: Annotated[tuple[Positive, ...], msgspec.Meta(min_length=1)] = (
             86_400.0,
             864_000.0,
             8_640_000.0,
             86_400_000.0,
         )
+        """Ages at which a fault counts half, seconds."""
         incident_s: NotNegative = 60.0
+        """Faults on one node closer together than this are one incident, seconds."""
         max_healthy: Annotated[int, msgspec.Meta(ge=100)] = 200_000
+        """Most intervals without a failure to learn from."""
         l2: Positive = 1.0
+        """Ridge penalty on the standardised coefficients."""
         seed: Annotated[int, msgspec.Meta(ge=0)] = 0
+        """Of the sample."""
         horizon_s: Positive = 3600.0
         every_s: Positive = 60.0
+        """Horizon of the probability, and forecast interval, seconds."""
 
     def __init__(self, options: Options) -> None:
         self._options = options

@@ -83,37 +83,26 @@ class TemporalConvPredictor:
     name = "temporal_conv"
 
     class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-        """Options of ``[predictors.temporal_conv]``.
-
-        Attributes
-        ----------
-        metrics : tuple of str
-            Metrics to read.
-        window_s : float
-            Length of the window, seconds.
-        step_s : float
-            Averaging time of metrics, seconds.
-        channels : int
-            Width of the network.
-        max_healthy : int
-            Most healthy moments of workers to learn from.
-        seed : int
-            Of the sample, the initial weights and the order.
-        horizon_s, every_s : float
-            Horizon of the probability, and forecast interval, seconds.
-        """
+        """Options of ``[predictors.temporal_conv]``."""
 
         metrics: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)] = (
             "gpu_temp_celsius",
             "gpu_power_watts",
         )
+        """Metrics to read."""
         window_s: Positive = 3600.0
+        """Length of the window, seconds."""
         step_s: Positive = 60.0
+        """Averaging time of metrics, seconds."""
         channels: Annotated[int, msgspec.Meta(ge=1, le=256)] = 16
+        """Width of the network."""
         max_healthy: Annotated[int, msgspec.Meta(ge=100)] = 20_000
+        """Most healthy moments of workers to learn from."""
         seed: Annotated[int, msgspec.Meta(ge=0)] = 0
+        """Of the sample, the initial weights and the order."""
         horizon_s: Positive = 3600.0
         every_s: Positive = 60.0
+        """Horizon of the probability, and forecast interval, seconds."""
 
     def __init__(self, options: Options) -> None:
         # Imported here, as it takes seconds that only a run with this predictor should pay.

@@ -36,27 +36,18 @@ _CARD = "threshold_rules.json"
 
 
 class Condition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One comparison, ``[[predictors.threshold_rules.rules.when]]``.
-
-    Attributes
-    ----------
-    metric : str
-        The metric to compare.
-    of : "value", "rise" or "age"
-        Its value; its rise over ``over_s``; or seconds since its last sample.
-    comparison : ">", ">=", "<" or "<="
-        The operator.
-    level : float
-        The threshold, in the metric's unit, or seconds for an age.
-    over_s : float
-        For a value, how long the condition has to be true, seconds; for a rise, its time span.
-    """
+    """One comparison, ``[[predictors.threshold_rules.rules.when]]``."""
 
     metric: Annotated[str, msgspec.Meta(min_length=1)]
+    """The metric to compare."""
     of: Literal["value", "rise", "age"] = "value"
+    """Its value; its rise over ``over_s``; or seconds since its last sample."""
     comparison: Literal[">", ">=", "<", "<="] = ">"
+    """The operator."""
     level: float = 0.0
+    """The threshold, in the metric's unit, or seconds for an age."""
     over_s: NotNegative = 0.0
+    """For a value, how long the condition has to be true, seconds; for a rise, its time span."""
 
     def __post_init__(self) -> None:
         if self.of == "rise" and not self.over_s:
@@ -116,19 +107,13 @@ class ThresholdRulesPredictor:
     name = "threshold_rules"
 
     class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-        """Options of ``[predictors.threshold_rules]``.
-
-        Attributes
-        ----------
-        rules : tuple of Rule
-            The rules; the defaults are for NVIDIA GPUs.
-        horizon_s, every_s : float
-            Horizon of the probability, and forecast interval, seconds.
-        """
+        """Options of ``[predictors.threshold_rules]``."""
 
         rules: Annotated[tuple[Rule, ...], msgspec.Meta(min_length=1)] = (_XID, _ECC)
+        """The rules; the defaults are for NVIDIA GPUs."""
         horizon_s: Positive = 3600.0
         every_s: Positive = 60.0
+        """Horizon of the probability, and forecast interval, seconds."""
 
     def __init__(self, options: Options) -> None:
         self._rules = options.rules

@@ -35,26 +35,18 @@ class TrendPredictor:
     name = "trend"
 
     class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-        """Options of ``[predictors.trend]``.
-
-        Attributes
-        ----------
-        metric : str
-            A metric that rises before a failure.
-        level : float
-            Value from which the worker counts as failed, in the metric's unit.
-        window_s, min_samples : float, int
-            Length of the past for the line, seconds, and least samples in it.
-        horizon_s, every_s : float
-            Horizon of the probability, and forecast interval, seconds.
-        """
+        """Options of ``[predictors.trend]``."""
 
         metric: str = "gpu_temp_celsius"
+        """A metric that rises before a failure."""
         level: Annotated[float, msgspec.Meta(ge=-1e300, le=1e300)] = 95.0
+        """Value from which the worker counts as failed, in the metric's unit."""
         window_s: Positive = 120.0
         min_samples: Annotated[int, msgspec.Meta(ge=4)] = 10
+        """Length of the past for the line, seconds, and least samples in it."""
         horizon_s: Positive = 120.0
         every_s: Positive = 5.0
+        """Horizon of the probability, and forecast interval, seconds."""
 
     def __init__(self, options: Options) -> None:
         # Imported here, as it takes a second that only a run with this predictor should pay.

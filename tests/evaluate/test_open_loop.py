@@ -31,8 +31,7 @@ from torchloom_core.lab.evaluate.open_loop import recorded_verdicts, replay_poli
 from torchloom_core.lab.learning.calibration import Calibration
 from torchloom_core.lab.learning.model import Model
 from torchloom_core.lab.trace.bundle.bundle import Bundle
-from torchloom_core.lab.trace.recorded.from_trajectory import from_trajectory
-from torchloom_core.lab.trace.recorded.recorded import recorded_incarnation
+from torchloom_core.lab.trace.recorded.recorded import from_trajectory, recorded_incarnation
 from torchloom_core.live.dispatch.policy_guard import RecordedGuard
 from torchloom_core.live.kernel.kernel import Kernel
 from torchloom_core.live.trajectory.writer import TrajectoryWriter

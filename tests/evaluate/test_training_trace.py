@@ -14,8 +14,8 @@ from torchloom_core.lab.evaluate.forecasts.training_trace import was_fitted_on
 from torchloom_core.lab.evaluate.goodput.candidates import Forecaster
 from torchloom_core.lab.fitting.fit import fit
 from torchloom_core.lab.fitting.time_split import FitSettings
-from torchloom_core.lab.trace.bundle.derived import DerivedBundle
-from torchloom_core.lab.trace.bundle.recording import prints, same_recording
+from torchloom_core.lab.trace.bundle.bundle import DerivedBundle
+from torchloom_core.lab.trace.bundle.recorded_values import prints, same_recording
 from torchloom_core.lab.trace.bundle.telemetry import conform
 
 UNTIL_NS = START_NS + 3 * DAY_NS

@@ -12,7 +12,7 @@ from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.floor.errors import TraceError
 from torchloom_core.lab.evaluate.forecasts.labels import Task
 from torchloom_core.lab.fitting.time_split import split
-from torchloom_core.lab.trace.bundle.derived import DerivedBundle
+from torchloom_core.lab.trace.bundle.bundle import DerivedBundle
 
 DAY_NS = 24 * HOUR_NS
 DAY_S = 86_400.0

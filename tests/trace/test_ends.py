@@ -5,7 +5,7 @@ import pytest
 from tests.trace.small import NODES, START_NS, bundle, fault, lines_of
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.lab.trace.bundle.schema import Component
-from torchloom_core.lab.trace.feed.ends import events_with_ends
+from torchloom_core.lab.trace.feed.silences import events_with_ends
 from torchloom_core.lab.trace.feed.feed import Feed
 from torchloom_core.lab.trace.feed.watched import watch
 

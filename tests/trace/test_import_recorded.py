@@ -14,7 +14,7 @@ from torchloom_core.lab.trace.bundle.bundle import Bundle
 from torchloom_core.lab.trace.importers.backblaze import import_backblaze
 from torchloom_core.lab.trace.importers.csv_trace import import_csv
 from torchloom_core.lab.trace.importers.infinitehbd import import_infinitehbd
-from torchloom_core.lab.trace.recorded.from_trajectory import from_trajectory
+from torchloom_core.lab.trace.recorded.recorded import from_trajectory
 from torchloom_core.lab.trace.validation.validate import Findings, validate
 from torchloom_core.testing import ImporterContract
 

@@ -15,7 +15,7 @@ from torchloom_core.lab.trace.bundle.bundle import Bundle
 from torchloom_core.lab.trace.feed.watched import watch
 from torchloom_core.lab.trace.synthetic.faults import draw_faults
 from torchloom_core.lab.trace.synthetic.parameters import START_NS, Parameters
-from torchloom_core.lab.trace.synthetic.telemetry import METRICS, tables
+from torchloom_core.lab.trace.synthetic.trace import METRICS, tables
 from torchloom_core.lab.trace.synthetic.trace import synthesize
 from torchloom_core.lab.trace.validation.validate import validate
 

@@ -8,7 +8,7 @@ import pytest
 from tests.trace.small import NODES, at, bundle, fault
 from torchloom_core.config.schema import Costs
 from torchloom_core.floor.errors import PluginError
-from torchloom_core.lab.trace.feed.views import views
+from torchloom_core.lab.trace.feed.feed import views
 from torchloom_core.plugin import Need, NeedFaults, NeedPast
 
 NAN = math.nan

@@ -25,8 +25,8 @@ from torchloom_core.lab.learning.gathered_learner import GatheredLearner, Gather
 from torchloom_core.lab.learning.ranking import Ranking
 from torchloom_core.lab.learning.rows import Rows, RowSample
 from torchloom_core.lab.trace.bundle.bundle import Bundle
+from torchloom_core.lab.trace.feed.feed import views
 from torchloom_core.lab.trace.feed.silences import silences
-from torchloom_core.lab.trace.feed.views import views
 from torchloom_core.lab.trace.feed.watched import watch
 
 _AT_ONCE = 256

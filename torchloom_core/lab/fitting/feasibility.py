@@ -162,8 +162,6 @@ def without_room(
     return out
 
 
-_log = logging.getLogger(__name__)
-
 _TIMES = 5
 """Samples of one component from which the interval is computed."""
 _TABLES = 16

@@ -52,8 +52,7 @@ from torchloom_core.lab.learning.model import Model, ModelInfo
 from torchloom_core.lab.learning.skill import RANDOM, leaky
 from torchloom_core.lab.trace.bundle.bundle import Bundle
 from torchloom_core.lab.trace.bundle.checksums import refuse_changed
-from torchloom_core.lab.trace.bundle.recorded_values import recorded_values
-from torchloom_core.lab.trace.bundle.recording import prints
+from torchloom_core.lab.trace.bundle.recorded_values import prints, recorded_values
 from torchloom_core.lab.trace.feed.watched import watch
 
 _NOT_CARRIED_OVER = (

@@ -12,8 +12,7 @@ from torchloom_core.floor.errors import TraceError
 from torchloom_core.interface.api import Predictor
 from torchloom_core.lab.evaluate.forecasts.backtest_forecasts import refuse_too_many
 from torchloom_core.lab.evaluate.forecasts.labels import Task
-from torchloom_core.lab.trace.bundle.bundle import Bundle
-from torchloom_core.lab.trace.bundle.derived import DerivedBundle
+from torchloom_core.lab.trace.bundle.bundle import Bundle, DerivedBundle
 from torchloom_core.lab.trace.bundle.schema import ActionTaken, Component, Event
 from torchloom_core.lab.trace.feed.watched import watch
 
@@ -74,29 +73,21 @@ _DAY_NS = 86_400 * SECOND_NS
 
 @dataclass(frozen=True, kw_only=True)
 class Split:
-    """Parts of the time, a horizon apart: no outcome of one part is decided in the next.
-
-    Attributes
-    ----------
-    start_ns, first_until_ns : int
-        Training time of the first fit, which is calibrated.
-    calibrated_from_ns, calibrated_until_ns : int
-        Time to set probabilities and threshold: the last quarter of the time before ``until_ns``,
-        less two horizons.
-    fitted_until_ns : int
-        Last moment of the final fit, just before ``calibrated_until_ns``: at least one moment lies
-        between it and ``until_ns``, unless a horizon is shorter than the forecast interval.
-    until_ns, end_ns : int
-        Time to score.
-    """
+    """Parts of the time, a horizon apart: no outcome of one part is decided in the next."""
 
     start_ns: int
     first_until_ns: int
+    """Training time of the first fit, which is calibrated."""
     calibrated_from_ns: int
     calibrated_until_ns: int
+    """Time to set probabilities and threshold: the last quarter of the time before ``until_ns``,
+    less two horizons."""
     fitted_until_ns: int
+    """Last moment of the final fit, just before ``calibrated_until_ns``: at least one moment lies
+    between it and ``until_ns``, unless a horizon is shorter than the forecast interval."""
     until_ns: int
     end_ns: int
+    """Time to score."""
 
 
 def split(bundle: Bundle, task: Task, *, until_ns: int, every_s: float) -> Split:
@@ -166,33 +157,25 @@ def days(length_ns: int) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class FitSettings:
-    """What a fit is given beside the predictor's own options.
-
-    Attributes
-    ----------
-    until_ns : int
-        End of training: anything that became known later is not used; the time after it is scored.
-    tick_s, repair_s : float
-        Spacing of the samples in windows; shortest outage after a failure with an unknown end.
-    every_s : float, optional
-        Forecast interval, seconds; by default the predictor's own.
-    task, lead_s, kinds
-        As in :class:`~torchloom_core.lab.evaluate.forecasts.labels.Task`.
-    known_before : tuple of str
-        Inputs declared as known beforehand, which are not checked for leaks: metrics, attributes,
-        kinds of event, ``its rack`` and ``time in service``.
-    """
+    """What a fit is given beside the predictor's own options."""
 
     until_ns: int
+    """End of training: anything that became known later is not used; the time after it is
+    scored."""
     tick_s: float
     repair_s: float
+    """Spacing of the samples in windows; shortest outage after a failure with an unknown end."""
     every_s: float | None = None
+    """Forecast interval, seconds; by default the predictor's own."""
     task: Literal["forecast", "detect"] = "forecast"
     lead_s: float = 0.0
     kinds: tuple[str, ...] = ()
+    """As in :class:`~torchloom_core.lab.evaluate.forecasts.labels.Task`."""
     false_alarms_per_node_day: float = 0.01
     seed: int = 0
     known_before: tuple[str, ...] = ()
+    """Inputs declared as known beforehand, which are not checked for leaks: metrics, attributes,
+    kinds of event, ``its rack`` and ``time in service``."""
 
     def task_of(self, horizon_s: float) -> Task:
         """Return the task with a horizon."""

@@ -17,14 +17,12 @@ from torchloom_core.lab.learning.calibration import minimum
 from torchloom_core.lab.learning.fault_columns import FaultColumns, History
 from torchloom_core.lab.learning.features import Features
 from torchloom_core.lab.learning.gathered_learner import FitSize, GatheredLearner, Gathering
-from torchloom_core.lab.learning.measured_steps import MeasuredSteps
 from torchloom_core.lab.learning.ranking import Ranking
-from torchloom_core.lab.learning.reasons import Reasons
 from torchloom_core.lab.learning.row_learner import RowLearner, RowOptions
 from torchloom_core.lab.learning.rows import Rows, RowSample
 from torchloom_core.lab.learning.scaling import Scale, fill_unknown_columns, step_means
-from torchloom_core.lab.learning.seasonal_profiles import SeasonalProfiles
-from torchloom_core.lab.learning.words import faults_in_words, in_words, known_s
+from torchloom_core.lab.learning.seasonal_profiles import MeasuredSteps, SeasonalProfiles
+from torchloom_core.lab.learning.words import Reasons, faults_in_words, in_words, known_s
 
 __all__ = [
     "FaultColumns",

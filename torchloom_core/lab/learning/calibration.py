@@ -44,22 +44,17 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     Or ``p`` itself if nothing was fitted. Slope and intercept are Platt's, "Probabilistic outputs
     for support vector machines", 1999, on the logit. Slope and stretch are above 0, which preserves
     the ranking.
-
-    Attributes
-    ----------
-    stretch, shift : float, optional
-        Map the log odds of the refit to those of the fit that was calibrated, see
-        :meth:`carried_over`; absent if there was no common moment.
-    positives, failures : int
-        Positive moments, and the failures or incidents that they belong to.
     """
 
     stretch: Annotated[float, msgspec.Meta(gt=0, le=1000)] | msgspec.UnsetType = msgspec.UNSET
     shift: Annotated[float, msgspec.Meta(ge=-1e6, le=1e6)] | msgspec.UnsetType = msgspec.UNSET
+    """Map the log odds of the refit to those of the fit that was calibrated, see
+    :meth:`carried_over`; absent if there was no common moment."""
     slope: Annotated[float, msgspec.Meta(gt=0, le=1000)] = 1.0
     intercept: Annotated[float, msgspec.Meta(ge=-1e6, le=1e6)] = 0.0
     positives: int = 0
     failures: int = 0
+    """Positive moments, and the failures or incidents that they belong to."""
 
     @property
     def is_identity(self) -> bool:
@@ -79,13 +74,8 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
         The refit may be more or less confident. A straight line maps its log odds to those of the
         calibrated fit, quantile by quantile, weighted by probability, as the few workers at risk
-        matter most. Twenty pseudo-moments on which both agree shrink the line to the identity.
-
-        Parameters
-        ----------
-        calibrated, learned_again : float64
-            Uncalibrated probabilities of both fits at the same moments, outside of the training
-            time of either.
+        matter most. Twenty pseudo-moments on which both agree shrink the line to the identity. Both
+        probabilities are uncalibrated, at the same moments, outside of the training time of either.
         """
         both = ~np.isnan(calibrated) & ~np.isnan(learned_again)
         if not both.any():
@@ -161,8 +151,6 @@ def calibrate(
     ----------
     probability, outcome : (times, components) float64
         Moments at which one of them is NaN are left out.
-    failures : int
-        Number of failures that the positive moments belong to.
     prevalence : float
         Share of positive moments in the training time; if 0, that of these moments is used.
     """
@@ -233,12 +221,8 @@ def minimum(
     ----------
     loss : callable
         Returns its value and its gradient ``(parameters,)`` at ``(parameters,)``.
-    start : (parameters,) float64
-        The first guess.
     bounds : sequence of (float or None, float or None), optional
         Lowest and highest of each parameter.
-    options
-        Options of the method.
 
     Examples
     --------

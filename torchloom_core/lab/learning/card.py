@@ -21,12 +21,8 @@ from torchloom_core.wire.limits import Int64
 class Tried(msgspec.Struct, frozen=True, kw_only=True):
     """The scores of one candidate on folds of the training time.
 
-    Attributes
-    ----------
-    auprc : tuple of (float or None)
-        On each fold, None if it could not be scored; empty if the candidate was left out.
-    why : str
-        Why it could not be scored, the last time.
+    ``auprc`` has None for a fold that could not be scored, for the reason ``why``; it is empty if
+    the candidate was left out.
     """
 
     candidate: str
@@ -40,29 +36,7 @@ class Tried(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Card(msgspec.Struct, frozen=True, kw_only=True):
-    """``card.json``: the data that a model was fitted on, and its score on the time after.
-
-    Attributes
-    ----------
-    fitted_from_ns, fitted_until_ns : int
-        Training time of the model.
-    calibrated_from_ns, calibrated_until_ns : int
-        Time on which probabilities and threshold were set, with an earlier fit.
-    until_ns : int
-        End of training: anything that became known later was not used.
-    watched : str
-        Kind of the components, such as node or disk.
-    score : ForecastScore
-        On the time after ``until_ns``.
-    baselines : tuple of ForecastScore
-        ``random`` and the installed baselines, on the same moments.
-    limits : tuple of str
-        Limits of the model, one sentence each.
-    tried : tuple of Tried
-        The candidates, if the predictor was chosen automatically.
-    columns : tuple of str
-        Names of its inputs, if the predictor lists them.
-    """
+    """``card.json``: the data that a model was fitted on, and its score on the time after."""
 
     predictor: str
     package: str
@@ -75,14 +49,21 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     fitted_until_ns: Int64
     calibrated_from_ns: Int64
     calibrated_until_ns: Int64
+    """Time on which probabilities and threshold were set, with an earlier fit."""
     until_ns: Int64
+    """End of training: anything that became known later was not used; ``score`` is of later
+    time."""
     calibration: str
     watched: str = "component"
+    """Kind of the components, such as node or disk."""
     score: ForecastScore
     baselines: tuple[ForecastScore, ...] = ()
+    """``random`` and the installed baselines, on the same moments."""
     limits: tuple[str, ...] = msgspec.field(name="remarks", default=())
     tried: tuple[Tried, ...] = ()
+    """The candidates, if the predictor was chosen automatically."""
     columns: tuple[str, ...] = ()
+    """Names of its inputs, if the predictor lists them."""
 
     @property
     def verdict(self) -> Verdict:

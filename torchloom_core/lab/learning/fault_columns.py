@@ -3,9 +3,9 @@
 Columns are of the worker's node, of the other nodes in its group, and of all other nodes.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,9 +14,81 @@ from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.interface.arrays import Floats, Ints
 from torchloom_core.interface.faults import incidents, places_of
 from torchloom_core.interface.view import FleetView
-from torchloom_core.lab.learning.peers import Places
 from torchloom_core.lab.learning.words import in_words
 from torchloom_core.wire.events import Fault
+
+
+class Peers(NamedTuple):
+    """Nodes in groups.
+
+    Groups are numbered from 0, with one more for nodes without one. ``order`` sorts the nodes by
+    group, ``starts`` is where each begins there. ``others`` is ``(nodes, 1)``, the number of other
+    nodes in each node's group, NaN without one.
+    """
+
+    group: NDArray[np.intp]
+    order: NDArray[np.intp]
+    starts: NDArray[np.intp]
+    others: Floats
+
+    @classmethod
+    def of(cls, group: NDArray[np.intp]) -> "Peers":
+        """Build from group numbers, -1 for nodes without a group."""
+        outside = group < 0
+        group = np.unique(np.where(outside, len(group), group), return_inverse=True)[1]
+        members = np.bincount(group)
+        starts = np.cumsum(members) - members
+        others = np.where(outside, np.nan, members[group] - 1.0)
+        return cls(group, np.argsort(group, kind="stable"), starts, others[:, None])
+
+    def mean_of_others(self, own: Floats) -> Floats:
+        """Return ``(nodes, half lives)``: the mean over the other nodes of each node's group."""
+        sums = np.add.reduceat(own[self.order], self.starts)
+        # Rounding removes the remainder of the subtraction.
+        others = np.round(sums[self.group] - own, 9)
+        with np.errstate(invalid="ignore"):
+            mean: Floats = others / self.others
+        return mean
+
+
+class Places(NamedTuple):
+    """The node of each worker, and the groups of nodes.
+
+    ``source`` is what this was built from, ``row_of`` numbers the nodes, ``rows`` are those
+    numbers, ``(workers,)``. ``peers`` are by rack, by fleet, and by each label in ``groups``.
+    """
+
+    source: tuple[Sequence[Any], ...]
+    row_of: dict[str, int]
+    rows: NDArray[np.intp]
+    peers: list[Peers]
+
+    @classmethod
+    def of(
+        cls,
+        workers: Sequence[str],
+        node: Sequence[str],
+        rack: Sequence[str],
+        labels: Sequence[Mapping[str, str | float]],
+        groups: Sequence[str],
+        places: Sequence[str],
+    ) -> "Places":
+        """Assign numbers to places, racks and labels."""
+        row_of = {place: row for row, place in enumerate(dict.fromkeys(places))}
+        rows = np.fromiter((row_of[place] for place in places), np.intp, len(places))
+
+        def numbered(names: Sequence[str | float | None]) -> Peers:
+            number: dict[str | float | None, int] = {"": -1, None: -1}
+            for name in names:
+                number.setdefault(name, len(number) - 2)
+            group = np.full(len(row_of), -1, dtype=np.intp)
+            group[rows] = [number[name] for name in names]
+            return Peers.of(group)
+
+        fleet = Peers.of(np.zeros(len(row_of), dtype=np.intp))
+        same = [numbered([of.get(name) for of in labels]) for name in groups]
+        return cls((workers, node, rack, labels), row_of, rows, [numbered(rack), fleet, *same])
+
 
 MEMORY_HALF_LIVES = 5
 """Half lives for which faults are remembered; older faults weigh less than 1/32."""

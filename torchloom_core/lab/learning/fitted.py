@@ -18,16 +18,9 @@ from torchloom_core.lab.learning.model import Model
 
 
 class FittedPredictor:
-    """Wraps a predictor and its calibration.
+    """Wraps a predictor, already fitted or restored, and its calibration.
 
-    Parameters
-    ----------
-    predictor : Predictor
-        Already fitted or restored.
-    every_s : float, optional
-        Forecast interval; by default the predictor's own.
-    card : Card, optional
-        Its model card; None without a model.
+    ``every_s`` is by default the predictor's own; ``card`` is its model card.
     """
 
     def __init__(
@@ -54,10 +47,7 @@ class FittedPredictor:
     def forecast(self, view: FleetView) -> Hazard:
         """Return the calibrated probabilities, ``(workers,)``.
 
-        Raises
-        ------
-        PluginError
-            If a value is not a probability; calibration would make it look like one.
+        PluginError if a value is not a probability; calibration would make it look like one.
         """
         hazard = self._predictor.forecast(view)
         if not isinstance(hazard, Hazard):
@@ -69,10 +59,7 @@ class FittedPredictor:
 def restore(model: Model, cls: type[Any], path: Path) -> Predictor:
     """Return the model's predictor, restored from its parts.
 
-    Raises
-    ------
-    ModelError
-        If the installed predictor does not take the model's options or parts.
+    ModelError if the installed predictor does not take the model's options or parts.
     """
     try:
         options = msgspec.convert(model.info.options, cls.Options)
@@ -95,10 +82,7 @@ def load_fitted(
 ) -> tuple[FittedPredictor, Model]:
     """Read a model and return it as a predictor of class ``cls``.
 
-    Raises
-    ------
-    ModelError
-        If it cannot be read, or is a model of another predictor.
+    ModelError if it cannot be read, or is a model of another predictor.
     """
     model = Model.load(path)
     if model.info.predictor != cls.name:

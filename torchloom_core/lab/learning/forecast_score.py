@@ -10,18 +10,10 @@ import msgspec
 
 @dataclass(frozen=True)
 class TaskWording:
-    """The words of one task.
+    """The words of one task: a failure or an incident.
 
-    Attributes
-    ----------
-    one, many : str
-        A failure, or an incident.
-    before : str
-        Where the positive moments of ``many`` lie.
-    positive : str
-        Describes positive moments.
-    found : str
-        Describes ``many`` that a predictor can find.
+    ``before`` is where the positive moments lie, ``positive`` describes them, and ``found`` those
+    that a predictor can find.
     """
 
     one: str
@@ -93,67 +85,45 @@ class PrPoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ForecastScore(msgspec.Struct, frozen=True, kw_only=True):
-    """The score of one predictor on time that it was not fitted on.
-
-    Attributes
-    ----------
-    task : "forecast" or "detect"
-        Whether a failure starts within the horizon, or an incident is in progress.
-    from_ns, until_ns : int
-        First and last scored moment; horizons end within the trace.
-    samples, positives : int
-        Labelled moments of workers, and the positive ones.
-    prevalence : float
-        ``positives / samples``, which is also the AUPRC of a random score.
-    incidents : int
-        Failures that could be predicted, or incidents that could be detected.
-    auprc : Interval
-        Over samples, clustered by time and by component.
-    precision, recall, f1 : Interval
-        By event: an alarm is right if a failure follows within the horizon, no sooner than
-        ``lead_s``; an incident with a right alarm is found.
-    false_alarms_per_node_day : Interval
-        Alarms that no failure followed; alarms of one worker within the horizon count once.
-    leads_s : tuple of float
-        From the first right alarm to the failure, for each found incident, sorted; not above 0
-        for a detection.
-    allowed_per_node_day : float, optional
-        The budget of false alarms for the threshold; absent if the threshold was given.
-    by_chance : float, optional
-        Mean recall of the same alarms at other times, for a forecast also on other components.
-        Absent in older scores of forecasts.
-    threshold_from : str
-        The data that the threshold was set on, never the scored time.
-    verdict : str
-        The level; "" without a random score, and in older scores.
-    skill : str
-        The verdict as a sentence.
-    flags : tuple of str
-        Leaks and suspicions, by name.
-    """
+    """The score of one predictor on time that it was not fitted on."""
 
     predictor: str
     task: Literal["forecast", "detect"]
+    """Whether a failure starts within the horizon, or an incident is in progress."""
     horizon_s: float
     lead_s: float
     from_ns: int
     until_ns: int
+    """First and last scored moment; horizons end within the trace."""
     components: int
     component_days: float
     samples: int
     positives: int
+    """Labelled moments of workers, and the positive ones. Their share, ``prevalence``, is also the
+    AUPRC of a random score."""
     prevalence: float
     incidents: int
+    """Failures that could be predicted, or incidents that could be detected."""
     auprc: Interval
+    """Over samples, clustered by time and by component."""
     threshold: float
     threshold_from: str
+    """The data that the threshold was set on, never the scored time."""
     precision: Interval
     recall: Interval
     f1: float
+    """By event: an alarm is right if a failure follows within the horizon, no sooner than
+    ``lead_s``; an incident with a right alarm is found."""
     false_alarms_per_node_day: Interval
+    """Alarms that no failure followed; alarms of one worker within the horizon count once."""
     leads_s: tuple[float, ...] = ()
+    """From the first right alarm to the failure, for each found incident, sorted; not above 0 for a
+    detection."""
     allowed_per_node_day: float | msgspec.UnsetType = msgspec.UNSET
+    """The budget of false alarms for the threshold; absent if the threshold was given."""
     by_chance: float | msgspec.UnsetType = msgspec.UNSET
+    """Mean recall of the same alarms at other times, for a forecast also on other components.
+    Absent in older scores of forecasts."""
     brier: float = 0.0
     calibration: tuple[CalibrationBin, ...] = ()
     curve: tuple[PrPoint, ...] = ()
@@ -161,6 +131,7 @@ class ForecastScore(msgspec.Struct, frozen=True, kw_only=True):
     """Paired difference in AUPRC to another predictor, by its name."""
     verdict: Level | Literal[""] = ""
     skill: str = ""
+    """The level, and the verdict as a sentence; "" without a random score, and in older scores."""
     flags: tuple[str, ...] = ()
 
     @property
@@ -193,12 +164,7 @@ class AlarmUnit(NamedTuple):
 def alarm_unit(kind: str, per_day: Iterable[float]) -> AlarmUnit:
     """Return the smallest unit in which the highest of some rates is at least a tenth.
 
-    Parameters
-    ----------
-    kind : str
-        Kind of the components.
-    per_day : iterable of float
-        False alarms per component-day.
+    ``kind`` is that of the components, ``per_day`` are false alarms per component-day.
 
     Examples
     --------

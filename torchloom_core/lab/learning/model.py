@@ -46,34 +46,16 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes
     ----------
-    predictor, package, version : str
-        The predictor.
-    options : dict
-        All of its options, with defaults.
-    tick_s, every_s, horizon_s : float
-        Spacing of its samples, forecast interval and horizon.
-    repair_s : float
-        Shortest outage after a failure with an unknown end.
-    threshold : float
-        Least calibrated probability that raises an alarm.
-    until_ns : int
-        End of training: anything that became known later was not used.
-    event_prints : tuple of str
-        Fingerprint of the trace's failures up to there.
-    values : tuple of (str, float)
-        Fingerprint of the trace's telemetry up to there.
-    files : dict of str to str
-        SHA-256 of the card and of each part.
-    known_before : tuple of str, optional
-        Inputs declared as known beforehand, which were not checked for leaks.
-    sha256 : str
-        Of all other fields, to find edits.
+    tick_s, every_s, horizon_s, repair_s : float
+        Spacing of its samples, forecast interval, horizon, and shortest outage after a failure with
+        an unknown end.
     """
 
     predictor: str
     package: str
     version: str
     options: dict[str, Any]
+    """All of its options, with defaults."""
     task: Literal["forecast", "detect"]
     lead_s: _NotNegative
     kinds: tuple[str, ...]
@@ -83,15 +65,21 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     horizon_s: _Positive
     calibration: Calibration
     threshold: float
+    """Least calibrated probability that raises an alarm."""
     threshold_from: str
     false_alarms_per_node_day: _NotNegative
     until_ns: Int64
+    """End of training: anything that became known later was not used."""
     event_prints: tuple[str, ...]
     values: tuple[tuple[str, float], ...]
+    """Fingerprints of the trace's failures and telemetry up to there."""
     seed: Annotated[int, msgspec.Meta(ge=0)]
     files: dict[str, str] = {}
+    """SHA-256 of the card and of each part."""
     known_before: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+    """Inputs declared as known beforehand, which were not checked for leaks."""
     sha256: str = ""
+    """Of all other fields, to find edits."""
     schema: int = SCHEMA_VERSION
 
 
@@ -99,11 +87,8 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
 class Model:
     """A fitted predictor: its parts, its card, and the settings to make it again.
 
-    Attributes
-    ----------
-    parts : mapping of str to bytes
-        As returned by :meth:`~torchloom_core.interface.api.Learner.parts`; empty if it does not
-        learn.
+    ``parts`` are those of :meth:`~torchloom_core.interface.api.Learner.parts`; empty if it does not
+    learn.
     """
 
     info: ModelInfo
@@ -124,17 +109,9 @@ class Model:
         return msgspec.structs.replace(info, sha256=_sha256(_encode(info)))
 
     def save(self, path: Path, *, force: bool = False) -> None:
-        """Write the folder atomically.
+        """Write the folder atomically; ``force`` replaces an existing model, and nothing else.
 
-        Parameters
-        ----------
-        force : bool
-            Replace an existing model; anything else at the path is never replaced.
-
-        Raises
-        ------
-        ModelError
-            If the path does not end in .tlmodel, exists, or cannot be written.
+        ModelError if the path does not end in .tlmodel, exists, or cannot be written.
         """
         refuse_place(path, force=force)
         try:
@@ -152,11 +129,8 @@ class Model:
     def load(cls, path: Path) -> "Model":
         """Read the folder.
 
-        Raises
-        ------
-        ModelError
-            If it is no model, has another schema, a part is missing or was changed, or the card
-            is that of another model.
+        ModelError if it is no model, has another schema, a part is missing or was changed, or the
+        card is that of another model.
         """
         if not path.is_dir():
             raise ModelError(

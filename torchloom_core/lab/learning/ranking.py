@@ -74,12 +74,7 @@ def precision_and_recall(
 ) -> tuple[Floats, Floats, Floats]:
     """Return precision, recall and threshold at every distinct score, from the lowest on.
 
-    Parameters
-    ----------
-    score : (samples,) float64
-        Without NaN.
-    positive : (samples,) bool
-        At least one.
+    ``score`` and ``positive`` are ``(samples,)``, without NaN and with at least one positive.
     """
     threshold, at = np.unique(score, return_inverse=True)
     alarms = np.cumsum(np.bincount(at)[::-1])[::-1]

@@ -22,34 +22,12 @@ from torchloom_core.lab.learning.artifacts import (
 )
 from torchloom_core.lab.learning.features import Features
 from torchloom_core.lab.learning.gathered_learner import FitSize, GatheredLearner
-from torchloom_core.lab.learning.reasons import Reasons
 from torchloom_core.lab.learning.rows import RowGathering, Rows
+from torchloom_core.lab.learning.words import Reasons
 
 
 class RowOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Options of every such predictor.
-
-    Attributes
-    ----------
-    metrics : tuple of str
-        Metrics to read; () for the fault history only.
-    spans_s : tuple of float
-        Spans over which each metric is aggregated, seconds.
-    attributes, groups : tuple of str
-        Numeric labels of a component, such as its size; labels that components have in common
-        besides their rack, such as their model.
-    half_lives_s : tuple of float
-        Ages at which a fault counts half, seconds; () for no fault history.
-    seasons_s : tuple of float
-        Periods of the time features, seconds; () for none.
-    incident_s : float
-        Faults on one node closer together than this are one incident, seconds.
-    max_healthy : int
-        Most healthy moments of workers to learn from.
-    seed : int
-        Of the sample, and of the estimator.
-    horizon_s, every_s : float
-        Horizon and forecast interval, seconds.
 
     Examples
     --------
@@ -62,40 +40,39 @@ class RowOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """
 
     metrics: tuple[str, ...] = ()
+    """Metrics to read; () for the fault history only."""
     spans_s: tuple[Positive, ...] = (600.0, 3600.0)
+    """Spans over which each metric is aggregated, seconds."""
     attributes: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
+    """Numeric labels of a component, such as its size; labels that components have in common
+    besides their rack, such as their model."""
     half_lives_s: tuple[Positive, ...] = (86_400.0, 864_000.0, 8_640_000.0, 86_400_000.0)
+    """Ages at which a fault counts half, seconds; () for no fault history."""
     seasons_s: tuple[Positive, ...] = ()
+    """Periods of the time features, seconds; () for none."""
     incident_s: NotNegative = 60.0
+    """Faults on one node closer together than this are one incident, seconds."""
     max_healthy: Annotated[int, msgspec.Meta(ge=100)] = 100_000
+    """Most healthy moments of workers to learn from."""
     seed: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """Of the sample, and of the estimator."""
     horizon_s: Positive = 3600.0
     every_s: Positive = 60.0
+    """Horizon and forecast interval, seconds."""
 
 
 class Learned(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is stored beside the estimator.
-
-    Attributes
-    ----------
-    features : tuple of str
-        Names of all columns.
-    shown : tuple of int
-        Indices of the informative columns, which the estimator uses.
-    share : float
-        Share of the healthy rows in the training sample.
-    prior : float
-        Share of positive rows before sampling.
-    usual : tuple of (float or None)
-        Median of each used column over healthy rows, None if it is mostly unknown.
-    """
+    """What is stored beside the estimator."""
 
     features: tuple[str, ...]
     shown: tuple[int, ...]
+    """Indices of the informative columns, which the estimator uses."""
     share: float
     prior: float
+    """Share of the healthy rows in the training sample, and of positive rows before sampling."""
     usual: tuple[float | None, ...]
+    """Median of each used column over healthy rows, None if it is mostly unknown."""
 
 
 class RowLearner(GatheredLearner):
@@ -305,10 +282,7 @@ class RowLearner(GatheredLearner):
     def restore(self, parts: Mapping[str, bytes]) -> None:
         """Restore the state that :meth:`parts` returned.
 
-        Raises
-        ------
-        ModelError
-            If a part is missing or damaged, or has other features.
+        ModelError if a part is missing or damaged, or has other features.
         """
         card = f"{self.name}.json"
         learned = json_part(parts, card, Learned)

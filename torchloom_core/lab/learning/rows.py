@@ -231,13 +231,7 @@ class RowGathering:
     """Computes the features of the examples, and samples their rows.
 
     Workers that left or are gone are left out; features of seasons that recur too rarely are NaN.
-
-    Parameters
-    ----------
-    features : Features
-        The columns of the rows.
-    max_healthy, seed
-        As of :class:`RowSample`.
+    ``max_healthy`` and ``seed`` are those of :class:`RowSample`.
     """
 
     def __init__(self, features: Features, max_healthy: int, seed: int) -> None:

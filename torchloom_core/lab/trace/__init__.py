@@ -29,12 +29,11 @@ from torchloom_core.lab.trace.bundle.schema import (
     Placement,
 )
 from torchloom_core.lab.trace.bundle.writer import BundleWriter
-from torchloom_core.lab.trace.feed.feed import Feed
-from torchloom_core.lab.trace.feed.views import views
+from torchloom_core.lab.trace.feed.feed import Feed, views
 from torchloom_core.lab.trace.feed.watched import Watched
-from torchloom_core.lab.trace.recorded.from_trajectory import from_trajectory
 from torchloom_core.lab.trace.recorded.recorded import (
     RecordedIncarnation,
+    from_trajectory,
     recorded_incarnation,
     recorded_inputs,
 )

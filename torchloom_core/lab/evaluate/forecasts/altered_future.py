@@ -10,8 +10,7 @@ from torchloom_core.floor.clock import SECOND_NS, moment_text
 from torchloom_core.floor.errors import LeakError
 from torchloom_core.lab.evaluate.forecasts.backtest_forecasts import BacktestForecasts
 from torchloom_core.lab.learning.forecast_score import FUTURE_FEATURE
-from torchloom_core.lab.trace.bundle.bundle import Bundle
-from torchloom_core.lab.trace.bundle.derived import DerivedBundle
+from torchloom_core.lab.trace.bundle.bundle import Bundle, DerivedBundle
 from torchloom_core.lab.trace.bundle.schema import ActionTaken, Event
 
 if TYPE_CHECKING:

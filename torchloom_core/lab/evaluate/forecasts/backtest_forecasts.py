@@ -19,9 +19,8 @@ from torchloom_core.lab.evaluate.forecasts.labels import Task, incidents, outcom
 from torchloom_core.lab.evaluate.unmeasured import names_of
 from torchloom_core.lab.trace.bundle.bundle import Bundle
 from torchloom_core.lab.trace.bundle.schema import Event
-from torchloom_core.lab.trace.feed.ends import events_with_ends
-from torchloom_core.lab.trace.feed.silences import silences
-from torchloom_core.lab.trace.feed.views import views
+from torchloom_core.lab.trace.feed.feed import views
+from torchloom_core.lab.trace.feed.silences import events_with_ends, silences
 from torchloom_core.lab.trace.feed.watched import Watched, watch
 from torchloom_core.wire.events import PredictorFailed
 

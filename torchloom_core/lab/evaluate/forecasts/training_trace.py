@@ -6,8 +6,7 @@ from torchloom_core.lab.evaluate.forecasts.labels import Task
 from torchloom_core.lab.learning.forecast_score import TEST_TUNED_THRESHOLD
 from torchloom_core.lab.learning.model import Model
 from torchloom_core.lab.trace.bundle.bundle import Bundle
-from torchloom_core.lab.trace.bundle.recorded_values import same_values
-from torchloom_core.lab.trace.bundle.recording import same_recording
+from torchloom_core.lab.trace.bundle.recorded_values import same_recording, same_values
 
 
 def task_of(model: Model) -> Task:

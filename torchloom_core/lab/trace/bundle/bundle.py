@@ -36,8 +36,8 @@ from torchloom_core.lab.trace.bundle.schema import (
     Manifest,
     Placement,
     Row,
+    refuse_far,
 )
-from torchloom_core.lab.trace.bundle.span import refuse_far
 from torchloom_core.lab.trace.bundle.telemetry import first_after, names_in, parts, steps_in
 from torchloom_core.wire.codec import UNREADABLE
 
@@ -72,11 +72,8 @@ class Bundle:
     def open(cls, path: Path) -> "Bundle":
         """Return the bundle at ``path``.
 
-        Raises
-        ------
-        TraceError
-            If there is no bundle, its manifest cannot be read or has another schema, or
-            ``events.jsonl`` is missing.
+        TraceError if there is none, its manifest cannot be read or has another schema, or
+        ``events.jsonl`` is missing.
         """
         if not path.is_dir():
             raise TraceError(f"{path}: need a trace bundle, was {_what(path)}")
@@ -87,19 +84,19 @@ class Bundle:
 
     def topology(self) -> tuple[Component, ...]:
         """Return the components in file order; () without the file."""
-        return self._topology
+        return self._rows(TOPOLOGY, Component)
 
     def jobs(self) -> tuple[Job, ...]:
         """Return the jobs in file order; () without the file."""
-        return self._jobs
+        return self._rows(JOBS, Job)
 
     def placement(self) -> tuple[Placement, ...]:
         """Return the placement of ranks on components in file order; () without the file."""
-        return self._placement
+        return self._rows(PLACEMENT, Placement)
 
     def actions(self) -> tuple[ActionTaken, ...]:
         """Return the actions, sorted by ``(t_event, id)``; () without the file."""
-        return self._actions
+        return self._rows(ACTIONS, ActionTaken)
 
     def events(self) -> tuple[Event, ...]:
         """Return the events that became known by the end, sorted by ``(t_event, id)``."""
@@ -109,7 +106,7 @@ class Bundle:
     def beyond(self) -> str:
         """One line on the events after the manifest's end, which are ignored; "" if none."""
         end_ns = self.manifest.end_ns
-        names = [event.id for event in self._all_events if _known_ns(event) > end_ns]
+        names = [event.id for event in self._rows(EVENTS, Event) if _known_ns(event) > end_ns]
         if not names:
             return ""
         return (
@@ -120,12 +117,12 @@ class Bundle:
     @property
     def metrics(self) -> tuple[str, ...]:
         """Sorted names of the metrics in the telemetry; () without any."""
-        return self._metrics
+        return self._names("metric")
 
     @property
     def measured(self) -> tuple[str, ...]:
         """Sorted names of the components with telemetry; () without any."""
-        return self._measured
+        return self._names("component")
 
     @property
     def parquet_files(self) -> tuple[Path, ...]:
@@ -159,21 +156,9 @@ class Bundle:
     ) -> Iterator[pa.Table]:
         """Yield the telemetry with ``start_ns <= t_avail < end_ns``, in the order of arrival.
 
-        Parameters
-        ----------
-        metrics : sequence of str, optional
-            Metrics to read; by default all.
-
-        Yields
-        ------
-        pa.Table
-            Columns as in ``TELEMETRY_COLUMNS``, then those unknown to the schema; at most 2**18
-            rows; ``component`` and ``metric`` are dictionary arrays.
-
-        Raises
-        ------
-        TraceError
-            If a file cannot be read or lacks a column.
+        Tables have the columns of ``TELEMETRY_COLUMNS``, then those unknown to the schema; at most
+        2**18 rows; ``component`` and ``metric`` are dictionary arrays. By default all metrics.
+        TraceError if a file cannot be read or lacks a column.
         """
         for path in self.parquet_files if metrics is None or metrics else ():
             yield from parts(path, start_ns=start_ns, end_ns=end_ns, metrics=metrics)
@@ -181,15 +166,8 @@ class Bundle:
     def first_reports(self, since: tuple[tuple[str, int], ...]) -> dict[tuple[str, int], int]:
         """Return the time of the first telemetry of a component at or after a moment.
 
-        Parameters
-        ----------
-        since : tuple of (str, int)
-            Components, each with a moment, ns since the epoch. The answer is cached.
-
-        Returns
-        -------
-        dict of (str, int) to int
-            Without the components that never report again.
+        ``since`` are components, each with a moment, ns since the epoch. Components that never
+        report again are left out. The answer is cached.
         """
         return self.once(("first_reports", since), lambda own: first_after(own.telemetry, since))
 
@@ -203,12 +181,12 @@ class Bundle:
     def reports(self, until_ns: int) -> tuple[Ints, Ints]:
         """Return the hours before that of ``until_ns`` in which each component sent telemetry.
 
-        Returns
-        -------
-        hour, component : (pairs,) int64
-            ``REPORT_STEP_NS`` since the epoch and index into ``measured``; each pair once, sorted.
+        They are two arrays ``(pairs,)``: ``REPORT_STEP_NS`` since the epoch, and index into
+        ``measured``; each pair once, sorted.
         """
-        hour, component = self._reports
+        hour, component = self.once(
+            "reports", lambda own: steps_in(own.parquet_files, own.measured, REPORT_STEP_NS)
+        )
         end = np.searchsorted(hour, until_ns // REPORT_STEP_NS)
         return hour[:end], component[:end]
 
@@ -247,32 +225,13 @@ class Bundle:
         return pd.DataFrame({name: _series(column) for name, column in cells.items()})
 
     def _rows(self, file: str, kind: type[_Row]) -> tuple[_Row, ...]:
-        path = self.path / file
-        return read_rows(path, kind) if path.exists() else ()
-
-    @cached_property
-    def _topology(self) -> tuple[Component, ...]:
-        return self._rows(TOPOLOGY, Component)
-
-    @cached_property
-    def _jobs(self) -> tuple[Job, ...]:
-        return self._rows(JOBS, Job)
-
-    @cached_property
-    def _placement(self) -> tuple[Placement, ...]:
-        return self._rows(PLACEMENT, Placement)
-
-    @cached_property
-    def _actions(self) -> tuple[ActionTaken, ...]:
-        return tuple(sorted(self._rows(ACTIONS, ActionTaken), key=_by_time))
-
-    @cached_property
-    def _all_events(self) -> tuple[Event, ...]:
-        return tuple(sorted(self._rows(EVENTS, Event), key=_by_time))
+        """Return the rows of a file, read once; events and actions sorted."""
+        return self.once(file, lambda own: _read(own.path / file, kind))
 
     @cached_property
     def _events(self) -> tuple[Event, ...]:
-        return tuple(one for one in self._all_events if _known_ns(one) <= self.manifest.end_ns)
+        end_ns = self.manifest.end_ns
+        return tuple(one for one in self._rows(EVENTS, Event) if _known_ns(one) <= end_ns)
 
     @cached_property
     def _digest(self) -> str:
@@ -281,22 +240,12 @@ class Bundle:
             digest.update(f"{file} {sha256_of(self.path / file)}".encode())
         return digest.hexdigest()
 
-    @cached_property
-    def _metrics(self) -> tuple[str, ...]:
-        return self._names("metric")
-
-    @cached_property
-    def _measured(self) -> tuple[str, ...]:
-        return self._names("component")
-
-    @cached_property
-    def _reports(self) -> tuple[Ints, Ints]:
-        return steps_in(self.parquet_files, self.measured, REPORT_STEP_NS)
-
     def _names(self, column: str) -> tuple[str, ...]:
-        return tuple(
-            sorted({name for path in self.parquet_files for name in names_in(path, column)})
-        )
+        def compute(own: Bundle) -> tuple[str, ...]:
+            found = (names_in(path, column) for path in own.parquet_files)
+            return tuple(sorted(set[str]().union(*found)))
+
+        return self.once(column, compute)
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -339,8 +288,12 @@ def _series(column: list[Any]) -> "pd.Series[Any]":
     return pd.Series(column, dtype=object).infer_objects()
 
 
-def _by_time(row: Event | ActionTaken) -> tuple[int, str]:
-    return row.t_event, row.id
+def _read(path: Path, kind: type[_Row]) -> tuple[_Row, ...]:
+    """Return the rows of a file that may be absent; events and actions by ``(t_event, id)``."""
+    rows: tuple[Any, ...] = read_rows(path, kind) if path.exists() else ()
+    if kind in (Event, ActionTaken):
+        rows = tuple(sorted(rows, key=lambda row: (row.t_event, row.id)))
+    return rows
 
 
 def _known_ns(event: Event) -> int:
@@ -349,3 +302,28 @@ def _known_ns(event: Event) -> int:
 
 def _what(path: Path) -> str:
     return "a file" if path.exists() else "nothing: there is no such folder"
+
+
+class DerivedBundle(Bundle):
+    """A bundle with the files of another one, but other rows: a subclass overrides what differs.
+
+    Metrics, measured components and reports are not read again.
+    """
+
+    def __init__(self, bundle: Bundle, manifest: Manifest | None = None) -> None:
+        super().__init__(bundle.path, manifest or bundle.manifest)
+        self._bundle = bundle
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Those of the original bundle."""
+        return self._bundle.metrics
+
+    @property
+    def measured(self) -> tuple[str, ...]:
+        """Those of the original bundle."""
+        return self._bundle.measured
+
+    def reports(self, until_ns: int) -> tuple[Ints, Ints]:
+        """Those of the original bundle, up to the end of this one."""
+        return self._bundle.reports(min(until_ns, self.manifest.end_ns))

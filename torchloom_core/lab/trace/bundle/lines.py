@@ -31,10 +31,7 @@ _OF_CHOICE = re.compile(r"Invalid enum value .* - at `\$\.(\w+)`")
 def encode_row(row: Row) -> bytes:
     """Return the row as one line of JSON, its extra columns beside the others.
 
-    Raises
-    ------
-    TraceError
-        If an extra column has the name of a column of the schema, or is not JSON.
+    TraceError if an extra column has the name of a column of the schema, or is not JSON.
     """
     columns = msgspec.to_builtins(row, builtin_types=())
     extra = columns.pop(_EXTRA, {})
@@ -47,13 +44,7 @@ def encode_row(row: Row) -> bytes:
 
 
 def decode_row(line: bytes, kind: type[_Row]) -> _Row:
-    """Return the row in one line of JSON.
-
-    Raises
-    ------
-    TraceError
-        If it is not such a row; the message is the rule and the value, without file and line.
-    """
+    """Return the row in one line of JSON; TraceError, without file and line, as in convert_row."""
     try:
         columns = _object_decoder.decode(line)
     except UNREADABLE as error:
@@ -64,16 +55,9 @@ def decode_row(line: bytes, kind: type[_Row]) -> _Row:
 def convert_row(columns: Mapping[str, Any], kind: type[_Row], *, from_text: bool = False) -> _Row:
     """Return the row in a mapping; columns unknown to the schema become its ``extra``.
 
-    Parameters
-    ----------
-    from_text : bool
-        Whether numbers and truth values may be written as text, as in a CSV file, and names as
-        whole numbers, as in a Parquet file.
-
-    Raises
-    ------
-    TraceError
-        If it is not such a row; the message is the rule and the value, without file and line.
+    ``from_text`` is whether numbers and truth values may be written as text, as in a CSV file, and
+    names as whole numbers, as in a Parquet file. TraceError if it is not such a row: the rule and
+    the value, without file and line.
     """
     known = _COLUMNS[kind]
     row = {name: value for name, value in columns.items() if name in known}
@@ -100,13 +84,7 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def read_rows(path: Path, kind: type[_Row]) -> tuple[_Row, ...]:
-    """Return all rows of a file.
-
-    Raises
-    ------
-    TraceError
-        At the first line that is not such a row, with file and line.
-    """
+    """Return all rows of a file; TraceError, with file and line, at the first that is none."""
     rows = []
     for number, line in numbered_lines(path):
         try:

@@ -1,7 +1,7 @@
-"""Fingerprint the telemetry of a bundle, to recognise the same data under another name."""
+"""Fingerprint the telemetry and the events of a bundle, to recognise them under another name."""
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.interface.arrays import Floats
 from torchloom_core.lab.trace.bundle.bundle import Bundle
+from torchloom_core.lab.trace.bundle.schema import Event
 from torchloom_core.lab.trace.bundle.telemetry import codes, numbers
 
 Recorded = tuple[tuple[str, float], ...]
@@ -84,3 +85,44 @@ def _mixed(key: _Keys) -> _Keys:
     key = (key ^ (key >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     key = (key ^ (key >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return key ^ (key >> np.uint64(31))
+
+
+MAX_PRINTS = 256
+"""Hashes of a fingerprint: the smallest, an unbiased sample of the events."""
+
+_FEWEST_PRINTS = 3
+"""Common hashes above which an agreement is no coincidence."""
+_GRAIN_NS = 60 * SECOND_NS
+"""Resolution of times: an export to a table may drop seconds."""
+_BYTES = 8
+
+
+def prints(events: Iterable[Event]) -> tuple[str, ...]:
+    """Return sorted hashes of components and times of events, ``MAX_PRINTS`` at most.
+
+    Ids, kinds and other columns are left out, as imports may differ in them.
+    """
+    return tuple(sorted(_all_prints(events))[:MAX_PRINTS])
+
+
+def same_recording(first: tuple[str, ...], events: Iterable[Event], due: Iterable[Event]) -> bool:
+    """Return whether events belong to the recording with the fingerprint ``first``.
+
+    Half of ``first`` has to be among the events, or half of the events due among ``first``: one
+    recording may be longer, cover part of the fleet, or have more events. ``due`` are those of the
+    events that ``first`` would have, were the recordings the same.
+    """
+    last = first[-1] if len(first) == MAX_PRINTS else None
+    due_here = {one for one in _all_prints(due) if last is None or one <= last}
+    shared = len({*first} & _all_prints(events))
+    fewer = min(len(first), len(due_here) or len(first))
+    return 2 * shared >= fewer and shared >= min(_FEWEST_PRINTS, len(first)) > 0
+
+
+def _all_prints(events: Iterable[Event]) -> set[str]:
+    return {_print(event) for event in events}
+
+
+def _print(event: Event) -> str:
+    text = f"{event.t_event // _GRAIN_NS} {event.component}".encode()
+    return hashlib.blake2b(text, digest_size=_BYTES).hexdigest()

@@ -63,29 +63,21 @@ class Exposure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """``manifest.json``.
-
-    Attributes
-    ----------
-    start_ns, end_ns : int
-        The recorded span; all rows lie in it.
-    exposure : dict of str to Exposure
-        By kind of component.
-    load_dependent : tuple of str
-        Metrics that depend on the load of a component: invalid once the job runs elsewhere.
-    files : dict of str to FileEntry
-        Path in the bundle to its checksum.
-    """
+    """``manifest.json``."""
 
     name: str
     start_ns: Int64
     end_ns: Int64
+    """The recorded span; all rows lie in it."""
     source: str
     licence: str
     synthetic: bool
     exposure: dict[str, Exposure] = {}
+    """By kind of component."""
     load_dependent: tuple[str, ...] = ()
+    """Metrics that depend on the load of a component: invalid once the job runs elsewhere."""
     files: dict[str, FileEntry] = {}
+    """Path in the bundle to its checksum."""
     notes: str = ""
     schema: int = SCHEMA_VERSION
 
@@ -143,21 +135,7 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """``events.jsonl``: something happened to a component.
-
-    Attributes
-    ----------
-    fatal : bool
-        It ends the training process on the component: a failure.
-    cause : str
-        Id of the event that caused it, such as a rack's power loss.
-    follows : Follows
-        Where the failure would have happened, had the job moved away in time.
-    t_resolved : int, optional
-        When the component was usable again; None if unknown.
-    label : "certain" or "uncertain"
-        Uncertain events are not scored, neither as positives nor as negatives.
-    """
+    """``events.jsonl``: something happened to a component."""
 
     id: str
     t_event: Int64
@@ -167,10 +145,15 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     code: str = ""
     severity: str = ""
     fatal: bool = True
+    """It ends the training process on the component: a failure."""
     cause: str = ""
+    """Id of the event that caused it, such as a rack's power loss."""
     follows: Follows = "unknown"
+    """Where the failure would have happened, had the job moved away in time."""
     t_resolved: Int64 | None = None
+    """When the component was usable again; None if unknown."""
     label: Literal["certain", "uncertain"] = "certain"
+    """Uncertain events are not scored, neither as positives nor as negatives."""
     extra: dict[str, Any] = {}
 
 

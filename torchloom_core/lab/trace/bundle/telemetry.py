@@ -87,10 +87,7 @@ def opened(path: Path) -> Iterator[pq.ParquetFile]:
 def conform(table: pa.Table, place: str) -> pa.Table:
     """Return the table with the schema's columns first, each of its type.
 
-    Raises
-    ------
-    TraceError
-        If a column is missing or cannot be cast to its type.
+    TraceError if a column is missing or cannot be cast to its type.
     """
     columns = {}
     for name in TYPES:
@@ -167,10 +164,7 @@ def first_after(
 ) -> dict[tuple[str, int], int]:
     """Return the arrival of the next telemetry of each component at or after each moment.
 
-    Parameters
-    ----------
-    telemetry : callable
-        Returns the tables from a moment on, in the order of arrival.
+    ``telemetry`` returns the tables from a moment on, in the order of arrival.
     """
     waiting: dict[str, list[int]] = {}
     for name, ns in since:
@@ -201,10 +195,8 @@ def first_after(
 def steps_in(paths: Iterable[Path], components: Sequence[str], step_ns: int) -> tuple[Ints, Ints]:
     """Return the time steps in which each component sent telemetry.
 
-    Returns
-    -------
-    step, component : (pairs,) int64
-        Steps since the epoch and index into ``components``; each pair once, sorted.
+    They are two arrays ``(pairs,)``: steps since the epoch, and index into ``components``; each
+    pair once, sorted.
     """
     found = [np.zeros(0, dtype=np.int64)]
     for path in paths:

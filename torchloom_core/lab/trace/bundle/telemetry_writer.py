@@ -23,17 +23,8 @@ _ENCODING = {
 class TelemetryWriter:
     """Writes ``000000.parquet`` and so on; the same rows give the same bytes, however batched.
 
-    Parameters
-    ----------
-    group_rows, groups_per_file : int
-        Rows of a row group, buffered until it is full, and row groups of a file.
-
-    Attributes
-    ----------
-    rows : dict of str to int
-        Rows of each finished file.
-    components : set of str
-        All components in the written rows.
+    A row group is buffered until it is full. ``rows`` are those of each finished file;
+    ``components`` are all in the written rows.
     """
 
     def __init__(

@@ -30,8 +30,8 @@ from torchloom_core.lab.trace.bundle.schema import (
     Manifest,
     Placement,
     Row,
+    refuse_far,
 )
-from torchloom_core.lab.trace.bundle.span import refuse_far
 from torchloom_core.lab.trace.bundle.telemetry_writer import TelemetryWriter
 
 DAY_NS = 86_400 * SECOND_NS

@@ -11,8 +11,14 @@ from torchloom_core.lab.learning.ranking import poisson_between
 from torchloom_core.lab.trace.bundle.bundle import Bundle
 from torchloom_core.lab.trace.bundle.schema import Event, Exposure
 from torchloom_core.lab.trace.describe.sampling import Sampling, sampling
-from torchloom_core.lab.trace.describe.service import failed_for_good, in_service
-from torchloom_core.lab.trace.describe.spans import Span, common_ns, union, without
+from torchloom_core.lab.trace.describe.service import (
+    Span,
+    common_ns,
+    failed_for_good,
+    in_service,
+    union,
+    without,
+)
 from torchloom_core.lab.trace.feed.silences import silences
 from torchloom_core.lab.trace.feed.watched import Watched, watch
 
@@ -42,26 +48,7 @@ class Repairs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Description(msgspec.Struct, frozen=True, kw_only=True):
-    """Summary of a bundle.
-
-    Attributes
-    ----------
-    watched : dict of str to int
-        Number of watched components, by their kind.
-    silent : int
-        Watched components that stopped reporting, without those that left by the topology or
-        failed for good, see :func:`~torchloom_core.lab.trace.feed.silences.silences`.
-    kinds, causes : dict of str to int
-        Events by kind, and by the kind of the event that caused them; "" without a cause.
-    follows : dict of str to float
-        Shares of the fatal events.
-    mtbf_s : float, optional
-        Mean time between failures of the fleet: span over fatal events.
-    prevalence : dict of str to float
-        By horizon, the share of the components' time in service after which a fatal fault of the
-        component followed within the horizon; without time under repair and the last horizon of
-        the span.
-    """
+    """Summary of a bundle."""
 
     name: str
     digest: str
@@ -73,32 +60,29 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     synthetic: bool
     exposure: dict[str, Exposure]
     watched: dict[str, int]
+    """Number of watched components, by their kind."""
     silent: int
+    """Watched components that stopped reporting, without those that left by the topology or failed
+    for good, see :func:`~torchloom_core.lab.trace.feed.silences.silences`."""
     events: int
     fatal: int
     kinds: dict[str, int]
     causes: dict[str, int]
+    """Events by kind, and by the kind of the event that caused them; "" without a cause."""
     follows: dict[str, float]
+    """Shares of the fatal events."""
     rate: Rate
     mtbf_s: float | None
+    """Mean time between failures of the fleet: span over fatal events."""
     repairs: Repairs
     prevalence: dict[str, float | None]
+    """By horizon, the share of the components' time in service after which a fatal fault of the
+    component followed within it; without time under repair and the span's last horizon."""
     telemetry: dict[str, Sampling]
 
 
 def describe(bundle: Bundle, *, horizon_s: float | None = None) -> Description:
-    """Summarise a bundle.
-
-    Parameters
-    ----------
-    horizon_s : float, optional
-        Horizon of one more prevalence, seconds.
-
-    Raises
-    ------
-    TraceError
-        If a file cannot be read.
-    """
+    """Summarise a bundle, with one more prevalence at ``horizon_s``, seconds."""
     horizons_s = sorted({*HORIZONS_S, *([] if horizon_s is None else [horizon_s])})
     manifest, events, watched = bundle.manifest, bundle.events(), watch(bundle)
     fatal = [event for event in events if event.fatal]

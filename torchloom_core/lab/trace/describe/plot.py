@@ -23,12 +23,7 @@ def draw_faults(bundle: Bundle, path: Path) -> None:
     """Draw fatal faults over time, one row per component, and below them their count.
 
     Rows are in the order of the watched components, which is by name. The same bundle gives the
-    same file.
-
-    Raises
-    ------
-    TraceError
-        If the file is neither ``.png`` nor ``.svg``, or cannot be written.
+    same file. TraceError if it is neither ``.png`` nor ``.svg``, or cannot be written.
     """
     refuse_picture(path, TraceError)
     fatal = [event for event in bundle.events() if event.fatal]

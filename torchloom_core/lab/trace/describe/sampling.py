@@ -19,21 +19,11 @@ Ints = NDArray[np.int64]
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):
-    """Sampling of one metric.
+    """Sampling of one metric by the ``components`` that reported it.
 
-    Attributes
-    ----------
-    components : int
-        Number of components that reported it.
-    samples, invalid : int
-        Rows, and rows that are not valid.
-    interval_s : float, optional
-        Median time between two valid samples of a component, to three digits.
-    missing : float, optional
-        Share of missing samples, relative to one valid sample per interval from every component
-        that reports the metric, while in service.
-    longest_gap_s : float, optional
-        Longest time between two valid samples of a component.
+    ``interval_s`` is the median and ``longest_gap_s`` the longest time between two valid samples of
+    a component. ``missing`` is the share of missing samples, relative to one valid sample per
+    interval from every component that reports the metric, while in service.
     """
 
     components: int
@@ -47,10 +37,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
 def sampling(bundle: Bundle, there_s: Mapping[str, float]) -> dict[str, Sampling]:
     """Return the sampling of each metric, by its name.
 
-    Parameters
-    ----------
-    there_s : mapping of str to float
-        Time in service of each component; by default the whole span.
+    ``there_s`` is the time in service of each component, by default the whole span.
     """
     series = _Series(bundle.measured, bundle.metrics)
     for table in bundle.telemetry():

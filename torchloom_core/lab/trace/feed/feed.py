@@ -1,4 +1,4 @@
-"""Turn a trace into the inputs that a kernel would have had live, in time order.
+"""Turn a trace into the inputs that a kernel would have had live, and a predictor's views.
 
 Replays and fits read a trace only through this module: each input contains what was available at
 its time, and nothing later changes it.
@@ -9,8 +9,12 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from torchloom_core.config.schema import Costs
 from torchloom_core.floor.clock import SECOND_NS, moment_text
-from torchloom_core.floor.errors import TraceError
+from torchloom_core.floor.errors import PluginError, TraceError
+from torchloom_core.interface.contract import needs_problem
+from torchloom_core.interface.needs import NeedPast, PredictorNeed, windows_s
+from torchloom_core.interface.view import FleetView
 from torchloom_core.lab.trace.bundle.bundle import Bundle
 from torchloom_core.lab.trace.bundle.schema import Event
 from torchloom_core.lab.trace.feed.roster import roster
@@ -18,6 +22,7 @@ from torchloom_core.lab.trace.feed.scrapes import Scrapes
 from torchloom_core.lab.trace.feed.watched import Watched, watch
 from torchloom_core.live.fleet.sample_stretch import SampleStretch
 from torchloom_core.live.fleet.sample_table import SampleTable
+from torchloom_core.live.fleet.state import FleetState
 from torchloom_core.wire.events import NodeFault, Tick
 from torchloom_core.wire.messages import Exit, Hello
 
@@ -47,11 +52,9 @@ class Feed:
         Seconds between ticks; the first is one tick after the start.
     repair_s : float
         Shortest outage after a fatal fault with an unknown end, seconds: see
-        :mod:`torchloom_core.lab.trace.feed.ends`.
-    start_ns, end_ns : int, optional
-        The span; by default that of the bundle.
-    metrics : sequence of str, optional
-        Metrics to read; by default all.
+        :mod:`torchloom_core.lab.trace.feed.silences`.
+    start_ns, end_ns, metrics
+        Span and metrics to read; by default all of the bundle's.
     shows : callable
         Whether an event appears as a fault.
 
@@ -113,12 +116,8 @@ class Feed:
     ) -> Iterator[tuple[int, NodeFault | Exit | Hello | SampleStretch]]:
         """Iterate over the same inputs, with consecutive ticks combined to one stretch.
 
-        Stretches of a large fleet are split to limit memory.
-
-        Parameters
-        ----------
-        from_ns, every_ns : int
-            A stretch ends at ``from_ns`` plus every multiple of ``every_ns``, which is whole ticks.
+        Stretches of a large fleet are split to limit memory. A stretch ends at ``from_ns`` plus
+        every multiple of ``every_ns``, which is whole ticks.
         """
         changes = roster(
             self._bundle,
@@ -169,12 +168,9 @@ class Feed:
 
 
 class _Present:
-    """The watched components that have sent a hello, and those in service.
+    """The watched components that have sent a hello.
 
-    Attributes
-    ----------
-    is_there : (watched,) bool
-        False for those that ended or never started.
+    ``is_there`` is ``(watched,)``, False for those that ended or never started.
     """
 
     def __init__(self, watched: Watched) -> None:
@@ -200,3 +196,90 @@ class _Present:
             self._workers = tuple(self._seen)
             self._rows = np.array(list(self._seen.values()), dtype=np.intp)
         return self._workers, self._rows
+
+
+STALE_TICKS = 3
+"""Ticks without a valid sample after which ``latest`` gives NaN."""
+
+
+def views(
+    bundle: Bundle,
+    *,
+    needs: Sequence[PredictorNeed],
+    tick_s: float,
+    every_s: float,
+    repair_s: float,
+    start_ns: int | None = None,
+    end_ns: int | None = None,
+    costs: Costs | None = None,
+    shows: Callable[[Event], bool] = lambda _: True,
+) -> Iterator[FleetView]:
+    """Yield a view every ``every_s``, in time order; it is valid until the next one.
+
+    The feed starts early enough to fill the longest window at ``start_ns``, as far as the trace
+    goes back, or at the start of the trace if ``needs`` has a NeedPast.
+
+    Parameters
+    ----------
+    needs : sequence of Need, NeedFaults or NeedPast
+        The needs that the predictor declares: views have only these metrics, and faults for as
+        long as declared, also from before the start.
+    tick_s : float
+        Seconds between the samples of a window.
+    every_s : float
+        Rounded to whole ticks, at least one; the first view is that long after the start.
+    repair_s, start_ns, end_ns, shows
+        As of :class:`Feed`.
+
+    Raises
+    ------
+    PluginError
+        If a need cannot be met, such as a window of more than 100,000 ticks.
+    TraceError
+        If the trace has no component to watch, or the span is empty.
+    """
+    problem = needs_problem("predictor", needs, tick_s)
+    if problem:
+        raise PluginError(problem)
+    begin_ns = bundle.manifest.start_ns if start_ns is None else start_ns
+    feed = Feed(
+        bundle,
+        tick_s=tick_s,
+        repair_s=repair_s,
+        start_ns=_warm_up_from(bundle, needs, tick_s, begin_ns),
+        end_ns=end_ns,
+        metrics=list(windows_s(needs)),
+        shows=shows,
+    )
+    fleet = FleetState(
+        needs,
+        tick_s=tick_s,
+        stale_after_s=STALE_TICKS * tick_s,
+        costs=costs or Costs(),
+    )
+    tick_ns = round(tick_s * SECOND_NS)
+    every_ns = tick_ns * max(1, round(every_s / tick_s))
+    for ts_ns, message in feed.stretches(begin_ns, every_ns):
+        match message:
+            case SampleStretch():
+                fleet.receive_stretch(message)
+                if ts_ns > begin_ns and (ts_ns - begin_ns) % every_ns == 0:
+                    yield fleet.view(ts_ns, {})
+            case Hello():
+                fleet.register(message, ts_ns)
+            case Exit():
+                fleet.end(message, ts_ns)
+            case NodeFault():
+                fleet.note_fault(message)
+
+
+def _warm_up_from(
+    bundle: Bundle, needs: Sequence[PredictorNeed], tick_s: float, begin_ns: int
+) -> int:
+    """Return a whole number of ticks before ``begin_ns``, no earlier than the bundle's start."""
+    tick_ns = round(tick_s * SECOND_NS)
+    past_ns = max(0, begin_ns - bundle.manifest.start_ns)
+    window_ns = round(max(windows_s(needs).values(), default=0.0) * SECOND_NS)
+    if any(isinstance(need, NeedPast) for need in needs):
+        window_ns = past_ns
+    return begin_ns - min(-(-window_ns // tick_ns), past_ns // tick_ns) * tick_ns

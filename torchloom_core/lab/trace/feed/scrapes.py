@@ -19,19 +19,10 @@ from torchloom_core.lab.trace.feed.watched import Watched
 
 
 class Scrapes:
-    """Telemetry after ``start_ns``, read forward once, in parts of bounded size.
+    """Telemetry after ``start_ns`` of at least one metric, read forward once, in parts.
 
-    At the start of the bundle, telemetry of that very moment is included.
-
-    Parameters
-    ----------
-    metrics : sequence of str
-        Metrics that :meth:`until` returns; at least one.
-
-    Attributes
-    ----------
-    places : int
-        Largest number of values that :meth:`until` handles per metric and moment.
+    At the start of the bundle, telemetry of that very moment is included. ``places`` is the largest
+    number of values that :meth:`until` handles per metric and moment.
     """
 
     def __init__(
@@ -51,10 +42,7 @@ class Scrapes:
     def until(self, moments_ns: Ints) -> tuple[Floats, NDArray[np.bool_]]:
         """Return the telemetry that arrived by each moment, and after the one before.
 
-        Parameters
-        ----------
-        moments_ns : (ticks,) int64
-            Sorted; the first covers all telemetry since the last call.
+        Moments are sorted; the first covers all telemetry since the last call.
 
         Returns
         -------
@@ -90,17 +78,10 @@ class Scrapes:
 
 
 class _Chunk:
-    """Rows of telemetry as numbers, without unknown components.
+    """Rows of telemetry as numbers, without unknown components, sorted by ``t_avail``.
 
-    Attributes
-    ----------
-    t_avail : (rows,) int64
-        Nanoseconds, sorted.
-    part, column : (rows,) int64
-        Number of the component, and of the metric.
-    values : (rows,) float64
-    valid : (rows,) bool
-        False also for values that are not finite.
+    ``part`` and ``column`` number the component and the metric; ``valid`` is False also for values
+    that are not finite.
     """
 
     def __init__(self, table: Any, parts: "_Parts", column_of: dict[str, int]) -> None:
@@ -115,14 +96,9 @@ class _Chunk:
 
 
 class _Parts:
-    """Every component with telemetry, and the watched rows that it applies to.
+    """Every component with telemetry, by number, and the watched rows that it applies to.
 
-    Attributes
-    ----------
-    number : dict of str to int
-        Component to its number.
-    pairs : int
-        Pairs of a component and a watched row: no fewer than there are components.
+    ``pairs`` counts the pairs of both: no fewer than there are components.
     """
 
     def __init__(self, bundle: Bundle, watched: Watched) -> None:

@@ -1,44 +1,101 @@
-"""Choose the components of a trace that play the workers of a fleet, and map events to them."""
+"""The components of a trace that play the workers of a fleet, with their labels."""
 
+import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
 
 from torchloom_core.lab.trace.bundle.bundle import Bundle
 from torchloom_core.lab.trace.bundle.schema import Component
-from torchloom_core.lab.trace.feed.labels import NO_LABELS, Labels, labels_from
+from torchloom_core.wire.limits import MAX_FIELDS, MAX_SHORT_TEXT
+
+Label = str | float
+
+
+class Labels(NamedTuple):
+    """The labels of all watched components, one dict per component.
+
+    ``numbers`` names the numeric labels that differ between components, ``words`` the text labels
+    that some components share and others do not.
+    """
+
+    of: tuple[dict[str, Label], ...] = ()
+    numbers: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
+
+
+NO_LABELS = Labels()
+
+
+def labels_from(rows: Sequence[Mapping[str, Any]]) -> Labels:
+    """Return the labels in the columns of a table, one row per component.
+
+    A column of numbers is numeric, and so is one of dates, which become seconds since 1970; any
+    other column is text. Cells that are lists or tables are left out.
+    """
+    of: list[dict[str, Label]] = [{} for _ in rows]
+    numbers, words = [], []
+    for name in sorted({name for row in rows for name in row})[:MAX_FIELDS]:
+        column = _column([row.get(name) for row in rows])
+        for row, label in zip(of, column, strict=True):
+            if label is not None:
+                row[name] = label
+        filled = [label for label in column if label is not None]
+        different = set(filled)
+        if len(different) < 2:
+            continue
+        if all(isinstance(label, float) for label in different):
+            numbers.append(name)
+        elif len(different) < len(filled):
+            words.append(name)
+    return Labels(tuple(of), tuple(numbers), tuple(words))
+
+
+def _column(cells: Sequence[Any]) -> Sequence[Label | None]:
+    plain = [cell if isinstance(cell, str | int | float) and cell != "" else None for cell in cells]
+    for read in (_number, _date):
+        column = [None if cell is None else read(cell) for cell in plain]
+        if all(math.isfinite(label) for label in column if label is not None):
+            return column
+    return [None if cell is None else str(cell)[:MAX_SHORT_TEXT] for cell in plain]
+
+
+def _number(cell: str | float) -> float:
+    try:
+        return float(cell)
+    except (ValueError, OverflowError):
+        return math.nan
+
+
+def _date(cell: str | float) -> float:
+    try:
+        moment = datetime.fromisoformat(str(cell))
+    except ValueError:
+        return math.nan
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
 
 _NODE = "node"
 
 
 @dataclass(frozen=True)
 class Watched:
-    """The watched components, one per row.
-
-    Attributes
-    ----------
-    ids : tuple of str
-        Sorted.
-    node, rack : tuple of str
-        Node and rack of each. A component without a node is its own node. Without a rack, the
-        nearest component above it that is no node, such as a cage or a switch, or else "".
-    kind : str
-        Their kind.
-    gpus : tuple of int
-        GPUs of each; 0 if unknown.
-    labels : Labels
-        Extra columns of the topology, number of GPUs, and the components above it other than node
-        and rack, by kind.
-    """
+    """The watched components, one per row, sorted by id."""
 
     ids: tuple[str, ...]
     node: tuple[str, ...]
     rack: tuple[str, ...]
+    """Node and rack of each. A component without a node is its own node. Without a rack, the
+    nearest component above it that is no node, such as a cage or a switch, or else ""."""
     kind: str
     gpus: tuple[int, ...]
+    """GPUs of each; 0 if unknown."""
     rows: Mapping[str, tuple[int, ...]] = field(repr=False)
     labels: Labels = NO_LABELS
+    """Extra columns of the topology, number of GPUs, and the components above it other than node
+    and rack, by kind."""
 
     def rows_of(self, component: str) -> tuple[int, ...]:
         """Return the rows that an event of ``component`` affects; () if it is unknown.

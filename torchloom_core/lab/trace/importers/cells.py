@@ -69,19 +69,9 @@ def rename(
 ) -> pd.DataFrame:
     """Return the table with the column names of a bundle; unknown columns keep their names.
 
-    Parameters
-    ----------
-    columns : mapping of str to str
-        Column of the bundle, or its short name in ``SHORT``, to the column of the table.
-    known : iterable of str
-        Columns of the bundle.
-
-    Raises
-    ------
-    ConfigError
-        If the mapping names a column that a bundle does not have.
-    TraceError
-        If it names a column that the table does not have.
+    ``columns`` maps a column of the bundle, or its short name in ``SHORT``, to that of the table.
+    ConfigError if it names a column that a bundle does not have, TraceError for one that the table
+    does not have.
     """
     known = sorted(known)
     long = {short: column for column, short in SHORT.items() if column in known}
@@ -140,14 +130,8 @@ def need_cells(table: pd.DataFrame, columns: Iterable[str], path: Path, faults: 
 class Parsed(NamedTuple):
     """Times as ``(cells,)`` nanoseconds since the Unix epoch, and which cells are invalid.
 
-    Attributes
-    ----------
-    wrong : (cells,) bool
-        Not a time.
-    far : (cells,) bool
-        Outside the range of 64-bit nanoseconds.
-    twice, skipped : (cells,) bool
-        Without an offset, in the hour that a change to or from summer time repeats or skips.
+    ``wrong`` is no time, ``far`` outside the range of 64-bit nanoseconds; ``twice`` and ``skipped``
+    are without an offset in the hour that a change to or from summer time repeats or skips.
     """
 
     ns: Ints

@@ -30,7 +30,7 @@ from torchloom_core.lab.trace.importers.cells import (
 from torchloom_core.lab.trace.importers.faults import SHOWN, Faults
 from torchloom_core.lab.trace.importers.mapping import Csv, Mapping, Telemetry
 from torchloom_core.lab.trace.importers.tables import read_parts
-from torchloom_core.lab.trace.validation.telemetry_rules import TelemetryRules
+from torchloom_core.lab.trace.validation.rules import TelemetryRules
 
 _WHERE = ("t_event", "t_avail", "component")
 _TABLE_VALUES = 1 << 18
@@ -43,21 +43,11 @@ Bools = NDArray[np.bool_]
 
 @dataclass(frozen=True, eq=False)
 class TableTelemetry:
-    """The rows of a telemetry table, in the order of the file.
+    """The rows of a telemetry table, in the order of the file: ``rows`` are their numbers there.
 
-    Attributes
-    ----------
-    rows : (rows,) int64
-        Row numbers in the file.
-    t_event, t_avail : (rows,) int64
-    component : (rows,) int32
-        Index into ``components``.
-    metric : (rows, 1) or (width,) int32
-        Index into ``metrics``.
-    value : (rows, width) float64
-    valid : (rows, width) bool
-    extra : dict of str to (rows,) pa.ChunkedArray
-        Unknown columns.
+    ``component`` is ``(rows,)`` indices into ``components``, ``metric`` ``(rows, 1)`` or
+    ``(width,)`` indices into ``metrics``; ``value`` and ``valid`` are ``(rows, width)``; ``extra``
+    has the unknown columns.
     """
 
     path: Path

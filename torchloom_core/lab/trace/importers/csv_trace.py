@@ -1,15 +1,16 @@
 """Import a user's CSV file of faults, with an optional topology and telemetry."""
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
 
+from torchloom_core.floor.clock import SECOND_NS, moment_text
 from torchloom_core.floor.errors import TraceError
-from torchloom_core.floor.suggest import nearest
+from torchloom_core.floor.suggest import listed, nearest
 from torchloom_core.lab.trace.bundle.lines import convert_row
 from torchloom_core.lab.trace.bundle.schema import Component, Event
 from torchloom_core.lab.trace.bundle.writer import BundleWriter, refuse_to_replace
@@ -24,14 +25,18 @@ from torchloom_core.lab.trace.importers.cells import (
     warn_mistyped,
     with_points,
 )
-from torchloom_core.lab.trace.importers.csv_telemetry import read_telemetry
+from torchloom_core.lab.trace.importers.csv_telemetry import TableTelemetry, read_telemetry
 from torchloom_core.lab.trace.importers.faults import Faults
-from torchloom_core.lab.trace.importers.mapping import Events, Mapping, Topology, load_mapping
-from torchloom_core.lab.trace.importers.plausibility import plausibility_warnings
+from torchloom_core.lab.trace.importers.mapping import (
+    Events,
+    Mapping,
+    Times,
+    Topology,
+    load_mapping,
+)
 from torchloom_core.lab.trace.importers.span import clip
 from torchloom_core.lab.trace.importers.tables import read_table
-from torchloom_core.lab.trace.validation.rules import Rules, parent_faults
-from torchloom_core.lab.trace.validation.telemetry_rules import TelemetryRules
+from torchloom_core.lab.trace.validation.rules import Rules, TelemetryRules, parent_faults
 
 _Part = TypeVar("_Part", Component, Event)
 
@@ -241,3 +246,81 @@ def _check(path: Path, rows: dict[int, _Part], rules: Rules, faults: Faults) -> 
 
 def _columns(kind: type[Event | Component]) -> set[str]:
     return set(kind.__struct_fields__) - {"extra"}
+
+
+_LISTED = 5
+_DAY_NS = 86_400 * SECOND_NS
+_TWENTY_YEARS_NS = 20 * 365 * _DAY_NS
+"""A longer span is implausible, and so is one that ends within twenty years of 1970."""
+
+
+def plausibility_warnings(
+    table: str,
+    plan: Mapping,
+    events: Iterable[Event],
+    parts: Collection[Component],
+    telemetry: TableTelemetry | None,
+    span_ns: tuple[int, int],
+) -> Iterator[str]:
+    """Yield a warning, one line each, for what a person should check in ``table``."""
+    events = list(events)
+    severities = sorted({event.severity for event in events})
+    if len(severities) > 1 and not plan.events.fatal_if and all(event.fatal for event in events):
+        yield (
+            f"{table}: all {len(events)} events count as fatal, whatever their severity "
+            f"({listed(severities, most=_LISTED)}): set events.fatal_if in a mapping, or add a "
+            f"column 'fatal'"
+        )
+    if telemetry is not None:
+        if plan.topology is None:
+            unseen = {event.component for event in events} - {*telemetry.components}
+            if unseen:
+                yield f"{table}: {_some(unseen)} with events but no telemetry: {_named(unseen)}"
+        yield from _of_telemetry(events, parts, telemetry)
+    times = f"{table}: the times are from {moment_text(span_ns[0])} to {moment_text(span_ns[1])}"
+    if span_ns[1] - span_ns[0] > _TWENTY_YEARS_NS:
+        yield f"{times}: check for typing errors, or set times.start and times.end in a mapping"
+    is_default = plan.times.origin == Times().origin and plan.times.unit != "iso8601"
+    if is_default and span_ns[1] < _TWENTY_YEARS_NS:
+        yield (
+            f"{times}: numbers are read as {plan.times.unit} since 1970; if that is wrong, set "
+            f"times.unit and times.origin in a mapping"
+        )
+
+
+def _of_telemetry(
+    events: Collection[Event], parts: Collection[Component], telemetry: TableTelemetry
+) -> Iterator[str]:
+    name = telemetry.path.name
+    if any(event.t_event % _DAY_NS for event in events) and _is_known_by_date(telemetry):
+        yield (
+            f"{name}: all rows are dated midnight and count as available then; if a row covers "
+            "the day after, add a column 'available'"
+        )
+    if silent := _without_telemetry(parts, telemetry):
+        yield (
+            f"{name}: {_some(silent)} of the topology without telemetry ({_named(silent)}): "
+            f"components without telemetry are treated as healthy until they fail"
+        )
+
+
+def _some(names: Collection[str]) -> str:
+    return f"{len(names)} component{'s' * (len(names) > 1)}"
+
+
+def _named(names: Iterable[str]) -> str:
+    return listed(sorted(names), most=_LISTED)
+
+
+def _is_known_by_date(telemetry: TableTelemetry) -> bool:
+    """Return whether all rows are dated midnight, and some are available then."""
+    at_once = telemetry.t_avail <= telemetry.t_event
+    return bool(at_once.any()) and not (telemetry.t_event % _DAY_NS).any()
+
+
+def _without_telemetry(parts: Iterable[Component], telemetry: TableTelemetry) -> set[str]:
+    """Return the components without telemetry of each kind that has some."""
+    measured = {*telemetry.components}
+    names = [(part.kind, part.id) for part in parts]
+    kinds = {kind for kind, name in names if name in measured}
+    return {name for kind, name in names if kind in kinds and name not in measured}

@@ -54,12 +54,8 @@ class Faults:
     ) -> None:
         """Add one fault for many rows, at the first of them.
 
-        Parameters
-        ----------
-        what : str
-            Key of the fault; later parts of the file with the same key only add to its count.
-        text_of : callable
-            Returns the text, given the number of further rows.
+        Later parts of the file with the same key ``what`` only add to its count. ``text_of``
+        returns the text, given the number of further rows.
         """
         known = self._firsts.get((path, what))
         if known is None:

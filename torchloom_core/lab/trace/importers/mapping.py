@@ -26,62 +26,40 @@ SHORT = {
 
 
 class Csv(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``[csv]``: the format of all CSV files.
-
-    Attributes
-    ----------
-    delimiter : str
-        Between cells; by default the comma, ``;``, tab or ``|`` that the header has.
-    encoding : str
-        By default UTF-8. A byte order mark takes precedence.
-    decimal : "." or ","
-        The decimal mark of numbers.
-    empty : tuple of str
-        Texts that count as empty cells, in all columns.
-    """
+    """``[csv]``: the format of all CSV files."""
 
     delimiter: str | None = None
+    """Between cells; by default the comma, ``;``, tab or ``|`` that the header has."""
     encoding: str = "utf-8"
+    """By default UTF-8. A byte order mark takes precedence."""
     decimal: Literal[".", ","] = "."
+    """The decimal mark of numbers."""
     empty: tuple[str, ...] = ()
+    """Texts that count as empty cells, in all columns."""
 
 
 class Times(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``[times]``: the format of times, and the recorded span.
-
-    Attributes
-    ----------
-    unit : str
-        Unit of numbers; ``iso8601``, the default, reads dates.
-    zone : str
-        Time zone of dates without an offset, by its name in the IANA database.
-    origin : str
-        Time at which a number is 0, as ISO 8601.
-    start, end : str or float, optional
-        In the same unit; by default the first and the last time in the tables.
-    """
+    """``[times]``: the format of times, and the recorded span."""
 
     unit: Literal["iso8601", "ns", "us", "ms", "s", "days"] = "iso8601"
+    """Unit of numbers; ``iso8601``, the default, reads dates."""
     zone: str = "UTC"
+    """Time zone of dates without an offset, by its name in the IANA database."""
     origin: str = "1970-01-01"
+    """Time at which a number is 0, as ISO 8601."""
     start: str | float | None = None
     end: str | float | None = None
+    """In the same unit; by default the first and the last time in the tables."""
 
 
 class Events(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``[events]``.
-
-    Attributes
-    ----------
-    constants : dict of str to object
-        Columns that are the same in every row.
-    fatal_if : dict of str to tuple of str
-        Column of the bundle to its values in fatal events; all other events are not fatal.
-    """
+    """``[events]``."""
 
     columns: dict[str, str] = {}
     constants: dict[str, Any] = {}
+    """Columns that are the same in every row."""
     fatal_if: dict[str, tuple[str, ...]] = {}
+    """Column of the bundle to its values in fatal events; all other events are not fatal."""
 
 
 class Topology(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -93,35 +71,23 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Telemetry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``[telemetry]``: a CSV or Parquet file.
-
-    Attributes
-    ----------
-    layout : "wide" or "long"
-        One column per metric, or one row per value.
-    metrics : tuple of str
-        Metric columns of a wide table; by default all that have no other use.
-    load_dependent : tuple of str
-        Metrics that depend on the job's load, so are invalid once the job runs elsewhere.
-    """
+    """``[telemetry]``: a CSV or Parquet file."""
 
     file: str
     layout: Literal["wide", "long"] = "wide"
+    """One column per metric, or one row per value."""
     columns: dict[str, str] = {}
     metrics: tuple[str, ...] = ()
+    """Metric columns of a wide table; by default all that have no other use."""
     load_dependent: tuple[str, ...] = ()
+    """Metrics that depend on the job's load, so are invalid once the job runs elsewhere."""
 
 
 class Mapping(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The whole file; paths in it are relative to its folder.
-
-    Attributes
-    ----------
-    name : str
-        Name of the trace; "" for that of the written bundle.
-    """
+    """The whole file; paths in it are relative to its folder."""
 
     name: str = ""
+    """Name of the trace; "" for that of the written bundle."""
     csv: Csv = Csv()
     times: Times = Times()
     events: Events = Events()

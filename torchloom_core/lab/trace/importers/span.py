@@ -6,8 +6,7 @@ from typing import NamedTuple
 
 from torchloom_core.floor.clock import moment_text
 from torchloom_core.floor.errors import TraceError
-from torchloom_core.lab.trace.bundle.schema import Event
-from torchloom_core.lab.trace.bundle.span import refuse_far
+from torchloom_core.lab.trace.bundle.schema import Event, refuse_far
 from torchloom_core.lab.trace.importers.cells import Ints, moment_ns
 from torchloom_core.lab.trace.importers.csv_telemetry import TableTelemetry
 from torchloom_core.lab.trace.importers.mapping import Times
@@ -16,14 +15,9 @@ _LISTED = 5
 
 
 class Clipped(NamedTuple):
-    """The tables without the rows outside the span.
+    """The tables without the rows outside the span; events by row number.
 
-    Attributes
-    ----------
-    events : dict of int to Event
-        By row number.
-    lines : tuple of str
-        Notes on the rows left out: how many, and which.
+    ``lines`` are notes on the rows left out: how many, and which.
     """
 
     start_ns: int
@@ -51,19 +45,9 @@ def clip(
     """Return the rows in the span of the mapping, or by default of the tables.
 
     Without ``times.end``, events more than one sampling interval after the last telemetry are left
-    out: no telemetry could show them.
-
-    Parameters
-    ----------
-    path : Path
-        The table of the events.
-    source : Path
-        The mapping, or the table without one; for errors.
-
-    Raises
-    ------
-    TraceError
-        If the tables are empty, the span is empty or out of range, or all events lie outside it.
+    out: no telemetry could show them. ``path`` is the table of the events; ``source`` the mapping,
+    or the table without one, for errors. TraceError if the tables are empty, the span is empty or
+    out of range, or all events lie outside it.
     """
     start_ns, end_ns = (
         None if moment is None else moment_ns(moment, times, f"{source}: times.{key}")

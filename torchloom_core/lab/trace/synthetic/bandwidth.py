@@ -21,37 +21,28 @@ _MOST_VALUES = 50_000_000
 
 
 class BandwidthParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The links and how their bandwidth changes.
-
-    Attributes
-    ----------
-    shape : str
-        ``steps``: the levels in turn, ``hold_s`` each, repeated; ``sinus``: between the highest
-        and the lowest level, half a period in ``hold_s``; ``failing``: the link of the last worker
-        falls from the first level to the lowest, the others stay at the first.
-    mbit_per_s : tuple of float
-        The levels.
-    jitter : float
-        Lognormal relative variation of each value.
-    unequal : float
-        Lognormal relative difference between links, constant over time.
-    interval_s : float
-        Between two values of a link.
-    """
+    """The links and how their bandwidth changes."""
 
     shape: Literal["steps", "sinus", "failing"] = "steps"
+    """``steps``: the levels in turn, ``hold_s`` each, repeated; ``sinus``: between the highest and
+    the lowest level, half a period in ``hold_s``; ``failing``: the link of the last worker falls
+    from the first level to the lowest, the others stay at the first."""
     mbit_per_s: Annotated[tuple[Positive, ...], msgspec.Meta(min_length=1, max_length=1000)] = (
         1000.0,
         200.0,
         50.0,
         1000.0,
     )
+    """The levels."""
     hold_s: Positive = 60.0
     duration_s: Positive = 240.0
     workers: Annotated[int, msgspec.Meta(ge=2, le=100_000)] = 4
     interval_s: Positive = 1.0
+    """Between two values of a link."""
     jitter: Share = 0.0
+    """Lognormal relative variation of each value."""
     unequal: Share = 0.0
+    """Lognormal relative difference between links, constant over time."""
     seed: Annotated[int, msgspec.Meta(ge=0)] = 0
 
 
@@ -60,10 +51,7 @@ def synthesize_bandwidth(
 ) -> None:
     """Write the bundle ``out``; the same parameters give the same bytes.
 
-    Raises
-    ------
-    TraceError
-        If ``out`` exists and ``force`` is not set, or the trace would have too many values.
+    TraceError if ``out`` exists and ``force`` is not set, or it would have too many values.
     """
     samples = parameters.duration_s / parameters.interval_s
     if samples * parameters.workers > _MOST_VALUES:

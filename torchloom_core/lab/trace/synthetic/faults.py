@@ -8,17 +8,20 @@ import numpy as np
 from msgspec.structs import replace
 
 from torchloom_core.lab.trace.bundle.schema import Event, Follows
-from torchloom_core.lab.trace.synthetic.fleet import (
+from torchloom_core.lab.trace.synthetic.parameters import (
+    DAY_S,
+    START_NS,
+    Parameters,
     feed_name,
+    generator,
     gpu_name,
     nic_name,
     node_name,
     switch_name,
 )
-from torchloom_core.lab.trace.synthetic.parameters import DAY_S, START_NS, Parameters, generator
 
 TEMPERATURE, POWER, ECC, NIC = range(4)
-"""Columns of the metrics in :mod:`~torchloom_core.lab.trace.synthetic.telemetry`."""
+"""Columns of the metrics in :mod:`~torchloom_core.lab.trace.synthetic.trace`."""
 
 ALL_NODES = -1
 

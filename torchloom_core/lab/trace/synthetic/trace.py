@@ -1,24 +1,150 @@
-"""Write a synthetic trace bundle."""
+"""Write a synthetic trace bundle, its telemetry in tables of about a million rows."""
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any, Generic, TypeVar
 
 import msgspec
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
 
+from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.floor.errors import TraceError
+from torchloom_core.interface.arrays import Floats, Ints
 from torchloom_core.lab.trace.bundle.writer import BundleWriter, refuse_to_replace
-from torchloom_core.lab.trace.synthetic.faults import draw_faults
-from torchloom_core.lab.trace.synthetic.fleet import components, job_rows
-from torchloom_core.lab.trace.synthetic.parameters import START_NS, Parameters
-from torchloom_core.lab.trace.synthetic.telemetry import LOAD_DEPENDENT, tables
+from torchloom_core.lab.trace.synthetic.faults import (
+    ALL_NODES,
+    ECC,
+    NIC,
+    POWER,
+    TEMPERATURE,
+    Faults,
+    Sign,
+    Silence,
+    draw_faults,
+)
+from torchloom_core.lab.trace.synthetic.parameters import (
+    START_NS,
+    Parameters,
+    components,
+    generator,
+    job_rows,
+    node_name,
+)
+
+METRICS = ("gpu_temp_celsius", "gpu_power_watts", "gpu_ecc_corrected_total", "nic_errors_per_min")
+LOAD_DEPENDENT = METRICS[:2]
+
+_ROWS = 1 << 20
+_SCRAPE_NS = SECOND_NS
+"""From a sample to its availability."""
+
+_DAY_NS = 86_400 * SECOND_NS
+_GPU_METRICS = slice(TEMPERATURE, ECC + 1)
+
+_Span = TypeVar("_Span", Sign, Silence)
+
+
+def tables(parameters: Parameters, faults: Faults) -> Iterator[Any]:
+    """Yield tables of ``TELEMETRY_COLUMNS``, sorted by ``t_avail``.
+
+    Their size depends only on the number of nodes: memory does not grow with the span.
+    """
+    step_ns = round(parameters.interval_s * SECOND_NS)
+    if not step_ns:
+        return
+    names = pa.array([node_name(node) for node in range(parameters.nodes)])
+    metrics = pa.array(METRICS)
+    sensors = _Sensors(parameters, faults)
+    at_once = max(1, _ROWS // (len(METRICS) * parameters.nodes))
+    stop_ns = parameters.end_ns - _SCRAPE_NS + 1
+    for first_ns in range(START_NS, stop_ns, at_once * step_ns):
+        last_ns = min(first_ns + at_once * step_ns, stop_ns)
+        t_event: Ints = np.arange(first_ns, last_ns, step_ns, dtype=np.int64)
+        values, there = sensors.read(t_event)
+        cells = np.flatnonzero(there)
+        t, metric, node = np.unravel_index(cells, there.shape)
+        yield pa.table(
+            {
+                "t_event": t_event[t],
+                "t_avail": t_event[t] + _SCRAPE_NS,
+                "component": pa.DictionaryArray.from_arrays(node.astype(np.int32), names),
+                "metric": pa.DictionaryArray.from_arrays(metric.astype(np.int32), metrics),
+                "value": values.ravel()[cells],
+                "valid": np.ones(len(cells), dtype=np.bool_),
+            }
+        )
+
+
+class _Sensors:
+    """The sensors of all nodes, read forward in time."""
+
+    def __init__(self, parameters: Parameters, faults: Faults) -> None:
+        self._random = generator(parameters.seed, "telemetry")
+        nodes = parameters.nodes
+        self._minutes = parameters.interval_s / 60
+        self._load = np.zeros(nodes)
+        self._load[list(parameters.job_nodes)] = 1.0
+        self._coolness = self._random.normal(0.0, 2.0, nodes)
+        self._phase = self._random.uniform(0.0, 0.2, nodes)
+        self._ecc_per_minute = self._random.lognormal(-5.0, 1.0, nodes)
+        self._ecc: Floats = np.zeros(nodes)
+        self._signs: _Spans[Sign] = _Spans(faults.signs)
+        self._silences: _Spans[Silence] = _Spans(faults.silences)
+
+    def read(self, t_event: Ints) -> tuple[Floats, NDArray[np.bool_]]:
+        """Return ``(samples, metrics, nodes)`` values, and whether each is present."""
+        shape = (len(t_event), len(METRICS), len(self._load))
+        there = np.ones(shape, dtype=np.bool_)
+        for silence, samples in self._silences.between(t_event):
+            columns = _GPU_METRICS if silence.gpus_only else slice(None)
+            nodes = slice(None) if silence.node == ALL_NODES else silence.node
+            there[samples, columns, nodes] = False
+        rise = np.zeros(shape)
+        for sign, samples in self._signs.between(t_event):
+            share = (t_event[samples] - sign.from_ns) / (sign.until_ns - sign.from_ns)
+            for column in sign.metrics:
+                rise[samples, column, sign.node] += share
+        return self._values(t_event, rise), there
+
+    def _values(self, t_event: Ints, rise: Floats) -> Floats:
+        random, load = self._random, self._load
+        shape = (len(t_event), len(load))
+        day = np.sin(2 * np.pi * ((t_event % _DAY_NS) / _DAY_NS)[:, None] + self._phase)
+        values = np.empty_like(rise)
+        temperature = 34.0 + 28.0 * load + self._coolness + 2.5 * day + random.normal(size=shape)
+        values[:, TEMPERATURE] = np.round(4 * (temperature + 14.0 * rise[:, TEMPERATURE])) / 4
+        power = 95.0 + 560.0 * load + 8.0 * day + random.normal(0.0, 12.0, shape)
+        values[:, POWER] = np.round(power + 60.0 * rise[:, POWER])
+        corrected = random.poisson(self._minutes * (self._ecc_per_minute + 2.0 * rise[:, ECC]))
+        values[:, ECC] = self._ecc + np.cumsum(corrected, axis=0)
+        self._ecc = values[-1, ECC].copy()
+        values[:, NIC] = random.poisson(0.02 + 5.0 * rise[:, NIC])
+        return values
+
+
+class _Spans(Generic[_Span]):
+    """Index of signs or silences by time."""
+
+    def __init__(self, spans: Sequence[_Span]) -> None:
+        self._spans: Sequence[_Span] = spans
+        self._from_ns = np.array([span.from_ns for span in spans], dtype=np.int64)
+        self._until_ns = np.array([span.until_ns for span in spans], dtype=np.int64)
+
+    def between(self, t_event: Ints) -> Iterator[tuple[_Span, slice]]:
+        """Yield the spans that contain some of ``(samples,)`` times, and those times."""
+        touches = (self._from_ns <= t_event[-1]) & (self._until_ns > t_event[0])
+        for index in np.flatnonzero(touches).tolist():
+            span = self._spans[index]
+            begin, end = np.searchsorted(t_event, [span.from_ns, span.until_ns])
+            yield span, slice(int(begin), int(end))
 
 
 def synthesize(out: Path, parameters: Parameters, *, force: bool = False) -> None:
     """Write the bundle ``out``; the same parameters give the same bytes.
 
-    Raises
-    ------
-    TraceError
-        If ``out`` exists and ``force`` is not set, or there are more racks than nodes.
+    TraceError if ``out`` exists and ``force`` is not set, or there are more racks than nodes.
     """
     refuse_to_replace(out, force=force)
     if parameters.racks > parameters.nodes:

@@ -22,8 +22,7 @@ from torchloom_core.lab.trace.bundle.schema import (
     Event,
     Row,
 )
-from torchloom_core.lab.trace.validation.rules import Rules, parent_faults
-from torchloom_core.lab.trace.validation.telemetry_rules import Progress, TelemetryRules
+from torchloom_core.lab.trace.validation.rules import Progress, Rules, TelemetryRules, parent_faults
 
 _Numbered = list[tuple[int, Any]]
 
@@ -36,13 +35,7 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def validate(path: Path, progress: Progress = lambda _path, _done, _rows: None) -> Findings:
-    """Read all of the bundle at ``path`` and check it.
-
-    Parameters
-    ----------
-    progress : callable
-        Called as telemetry is read.
-    """
+    """Read all of the bundle at ``path`` and check it; ``progress`` is of the telemetry."""
     try:
         bundle = Bundle.open(path)
     except TraceError as error:
