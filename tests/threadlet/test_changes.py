@@ -118,7 +118,7 @@ def test_a_change_that_fails_on_one_rank_is_rolled_back_by_all_at_the_next_vote(
     for rank in (a, b):
         rank.offer(1)
     step(a, b)
-    a.changes.failed(a.changes.due, 7, "no memory")
+    a.changes.failed(a.changes.due, 7, "no memory", rolls_back=True)
     make(b)
     assert [end[:2] for end in a.settled + b.settled] == [("c1", "failed"), ("c1", "applied")]
     step(a, b)
@@ -134,7 +134,7 @@ def test_a_failed_operation_without_knobs_is_not_rolled_back():
     for rank in (a, b):
         rank.offer(1, do=Rewind())
     step(a, b)
-    a.changes.failed(a.changes.due, 7, "no checkpoint")
+    a.changes.failed(a.changes.due, 7, "no checkpoint", rolls_back=False)
     make(b)
     assert [end[:2] for end in a.settled + b.settled] == [("c1", "failed"), ("c1", "applied")]
     step(a, b)
@@ -199,7 +199,7 @@ def test_every_command_ends_at_most_once_and_is_applied_only_if_made(events):
                 made.append(due[0])
                 for rank in (a, b):
                     if event == "fail" and rank is a:
-                        rank.changes.failed(rank.changes.due, 3, "cannot")
+                        rank.changes.failed(rank.changes.due, 3, "cannot", rolls_back=True)
                     else:
                         make(rank)
     for rank in (a, b):

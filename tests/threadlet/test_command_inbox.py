@@ -25,10 +25,6 @@ def command(command_id, epoch=1, incarnation=INCARNATION, do=None, deadline_ns=D
     )
 
 
-def able(_operation):
-    return None
-
-
 copies = st.builds(
     command,
     st.sampled_from(["a", "b", "c"]),
@@ -40,7 +36,7 @@ arrivals = st.lists(st.one_of(copies, st.just("step")), max_size=40)
 
 @given(arrivals)
 def test_copies_in_any_order_and_number_run_once_and_get_the_same_answer(events):
-    inbox = CommandInbox(INCARNATION, able)
+    inbox = CommandInbox(INCARNATION)
     waiting, done, ended = [], [], {}
     highest = 0
     for now_ns, event in enumerate([*events, "step"]):
@@ -77,7 +73,7 @@ def test_copies_in_any_order_and_number_run_once_and_get_the_same_answer(events)
 
 @given(st.permutations([1, 2, 3]))
 def test_a_command_resent_by_restarted_weavers_runs_whichever_copy_comes_first(epochs):
-    inbox = CommandInbox(INCARNATION, able)
+    inbox = CommandInbox(INCARNATION)
     answers = [inbox.receive(command("a", epoch), 0) for epoch in epochs]
     assert [do for _, do in answers] == [True, False, False]
     ack = inbox.settle("a", "applied", 1)
@@ -85,7 +81,7 @@ def test_a_command_resent_by_restarted_weavers_runs_whichever_copy_comes_first(e
 
 
 def test_a_stale_copy_does_not_affect_the_valid_one():
-    inbox = CommandInbox(INCARNATION, able)
+    inbox = CommandInbox(INCARNATION)
     inbox.receive(command("other", epoch=2), 0)
     ack, do = inbox.receive(command("a", epoch=1), 0)
     assert (ack.status, ack.detail, do) == (
@@ -98,7 +94,7 @@ def test_a_stale_copy_does_not_affect_the_valid_one():
 
 
 def test_a_deadline_counts_until_the_step_boundary():
-    inbox = CommandInbox(INCARNATION, able)
+    inbox = CommandInbox(INCARNATION)
     assert inbox.receive(command("a"), DEADLINE_NS)[1]
     assert inbox.begin("a", DEADLINE_NS + 1).status == "expired"
     ack, do = inbox.receive(command("a", epoch=2), DEADLINE_NS)
@@ -107,16 +103,14 @@ def test_a_deadline_counts_until_the_step_boundary():
 
 
 def test_a_command_that_became_impossible_is_rejected_at_the_boundary():
-    reasons = []
-    inbox = CommandInbox(INCARNATION, lambda operation: reasons[0] if reasons else None)
+    inbox = CommandInbox(INCARNATION)
     inbox.receive(command("a", do=Drain()), 0)
-    reasons.append("the worker has left")
-    ack = inbox.begin("a", 1)
+    ack = inbox.begin("a", 1, refusal="the worker has left")
     assert (ack.status, ack.detail) == ("rejected", "the worker has left")
 
 
 def test_only_commands_past_their_deadline_are_forgotten():
-    inbox = CommandInbox(INCARNATION, able)
+    inbox = CommandInbox(INCARNATION)
     inbox.receive(command("stored", deadline_ns=10**12), 0)
     inbox.settle("stored", "applied", 0)
     for number in range(4100):
@@ -133,7 +127,7 @@ def test_only_commands_past_their_deadline_are_forgotten():
 
 
 def test_an_ack_has_its_worker_time_and_step():
-    inbox = CommandInbox(INCARNATION, able)
+    inbox = CommandInbox(INCARNATION)
     fields = {"command": "a", "run": "run", "worker": "g0-0", "incarnation": INCARNATION}
     accepted, _ = inbox.receive(command("a"), 10, step=3)
     assert accepted == Ack(**fields, epoch=1, status="accepted", step=3, ts_ns=10)
@@ -144,38 +138,36 @@ def test_an_ack_has_its_worker_time_and_step():
 
 
 def test_a_command_for_another_incarnation_is_rejected_with_both_numbers():
-    ack, do = CommandInbox(INCARNATION, able).receive(command("a", incarnation=6), 10, step=3)
+    ack, do = CommandInbox(INCARNATION).receive(command("a", incarnation=6), 10, step=3)
     assert (ack.status, do) == ("rejected", False)
     assert (ack.detail, ack.step, ack.ts_ns) == ("need incarnation 7, was 6", 3, 10)
 
 
 def test_an_impossible_command_is_rejected_on_arrival_for_good_with_the_reason():
-    reasons = ["no checkpoint actuator"]
-    inbox = CommandInbox(INCARNATION, lambda _: reasons[0] if reasons else None)
-    ack, do = inbox.receive(command("a"), 10, step=3)
+    inbox = CommandInbox(INCARNATION)
+    ack, do = inbox.receive(command("a"), 10, step=3, refusal="no checkpoint actuator")
     assert (ack.status, ack.detail, do) == ("rejected", "no checkpoint actuator", False)
-    reasons.clear()
     ack, do = inbox.receive(command("a", epoch=2), 20, step=4)
     assert (ack.status, ack.detail, do) == ("rejected", "no checkpoint actuator", False)
     assert ack.step == 3
 
 
 def test_a_command_may_run_at_its_deadline():
-    inbox = CommandInbox(INCARNATION, able)
+    inbox = CommandInbox(INCARNATION)
     inbox.receive(command("a"), 0)
     assert inbox.begin("a", DEADLINE_NS) is None
 
 
 def test_a_late_command_is_rejected_with_the_clock_in_the_reason():
     """Clocks an hour apart would otherwise leave no trace of why nothing happens."""
-    inbox = CommandInbox(INCARNATION, able)
+    inbox = CommandInbox(INCARNATION)
     ack, do = inbox.receive(command("a"), DEADLINE_NS + 3600 * 10**9)
     assert (ack.status, do) == ("expired", False)
     assert ack.detail == "it arrived 3600.0 s after its deadline, by this host's clock"
 
 
 def test_an_ack_of_a_command_that_expired_before_a_step_has_time_and_step():
-    inbox = CommandInbox(INCARNATION, able)
+    inbox = CommandInbox(INCARNATION)
     inbox.receive(command("a"), 0)
     ack = inbox.begin("a", DEADLINE_NS + 5, step=8)
     assert (ack.status, ack.ts_ns, ack.step, ack.detail) == ("expired", DEADLINE_NS + 5, 8, "")
@@ -184,7 +176,7 @@ def test_an_ack_of_a_command_that_expired_before_a_step_has_time_and_step():
 
 
 def test_while_there_is_room_a_done_command_is_answered_past_its_deadline():
-    inbox = CommandInbox(INCARNATION, able)
+    inbox = CommandInbox(INCARNATION)
     for command_id in ("a", "b"):
         inbox.receive(command(command_id), 0)
     inbox.settle("a", "applied", 1)
@@ -194,7 +186,7 @@ def test_while_there_is_room_a_done_command_is_answered_past_its_deadline():
 
 def test_a_command_before_its_deadline_is_never_forgotten(monkeypatch):
     monkeypatch.setattr(inbox_module, "_MOST_ENDED", 1)
-    inbox = CommandInbox(INCARNATION, able)
+    inbox = CommandInbox(INCARNATION)
     for command_id in ("a", "b"):
         inbox.receive(command(command_id), 0)
     inbox.settle("a", "applied", 1)
@@ -205,7 +197,7 @@ def test_a_command_before_its_deadline_is_never_forgotten(monkeypatch):
 
 def test_the_number_of_stored_commands_past_their_deadline_is_bounded(monkeypatch):
     monkeypatch.setattr(inbox_module, "_MOST_ENDED", 2)
-    inbox = CommandInbox(INCARNATION, able)
+    inbox = CommandInbox(INCARNATION)
     late_ns = DEADLINE_NS + 1
     for command_id in ("a", "b", "c"):
         inbox.receive(command(command_id), 0)

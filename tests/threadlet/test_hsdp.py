@@ -11,6 +11,7 @@ import pytest
 from torchft.coordination import LighthouseServer
 
 from tests.threadlet.bare_manager import BareManager
+from tests.threadlet.standbys import refusal
 from tests.waiting import eventually
 from torchloom_core.wire.messages import Hello
 from torchloom_core.wire.operations import FencedChange, SetKnobs
@@ -147,7 +148,7 @@ def test_a_group_whose_ranks_cannot_agree_logs_a_warning_and_refuses_fenced_chan
         f"fenced changes are not possible: {line}"
     ]
     refused = FencedChange(number=1, do=SetKnobs(values={"depth": 2}))
-    assert loom._worker.actuators.refusal(refused, "training") == (
+    assert refusal(loom._worker, refused, "training") == (
         "this worker cannot agree with other ranks: no framework adapter is attached"
     )
-    assert "fenced_change" not in loom._worker.actuators.names
+    assert "fenced_change" not in loom._worker.operations.offered()

@@ -31,26 +31,16 @@ def test_no_part_of_the_weaver_is_loaded():
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
     loaded = {name for name in result.stdout.split() if name.startswith("torchloom_core.")}
-    assert loaded == {
-        f"torchloom_core.{name}"
-        for name in (
-            "floor",
-            "floor.clock",
-            "floor.errors",
-            "floor.plain_text",
-            "floor.suggest",
-            "wire",
-            "wire.actions",
-            "wire.capabilities",
-            "wire.codec",
-            "wire.knobs",
-            "wire.landscape",
-            "wire.limits",
-            "wire.links",
-            "wire.messages",
-            "wire.preview",
-            "wire.standby_task",
-            "wire.subjects",
-            "wire.wording",
-        )
-    }
+    assert {name.split(".")[1] for name in loaded} == {"floor", "wire"}
+    assert not loaded & {f"torchloom_core.wire.{name}" for name in ("events", "decisions", "plans")}
+
+
+def test_operations_are_looked_up_when_it_attaches_and_load_nothing_heavy():
+    attach = """
+assert not any(name.startswith("torchloom_threadlet.capabilities") for name in sys.modules)
+worker = torchloom_threadlet.attach()._worker
+assert {"drain", "pause", "dump"} <= set(worker.operations.offered())
+print"""
+    loaded = modules(LIST.replace("\nprint", attach))
+    assert loaded - set(sys.stdlib_module_names) <= ALLOWED
+    assert "asyncio" not in loaded

@@ -11,13 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.threadlet.rehearsing import LR, Recorded, Script
+from tests.threadlet.standbys import refusal, worker_with
 from torchloom_core.floor.errors import KnobError
 from torchloom_core.wire.operations import Rehearse, Survey
 from torchloom_core.wire.preview import Curve, Judgement, Setup
 from torchloom_threadlet.preview.forecast import predict
 from torchloom_threadlet.preview.judgement import Pair, judge
-from torchloom_threadlet.trainer.actuators import Actuators
-from torchloom_threadlet.trainer.standby_tasks import standby_tasks_of
 
 SEEDS = range(2)
 
@@ -273,35 +272,30 @@ def test_the_time_limit_ends_it():
 
 
 def test_only_a_standby_whose_script_offers_a_preview_runs_one():
-    def can(preview, standby=True):
-        standby_tasks = standby_tasks_of(None, preview)
-        return Actuators(
-            standby=standby, held=False, can_agree=lambda: False, standby_tasks=standby_tasks
-        )
-
-    offers = can(Script().preview())
-    assert "rehearse" in offers.names
-    assert "survey" not in offers.names
-    assert offers.tries == ("lr", "momentum", "weight_decay")
-    assert offers.refusal(Rehearse(values={"lr": 0.2}), "standby") is None
-    assert offers.refusal(Rehearse(), "training") == "need a standby, the worker is training"
-    assert offers.refusal(Rehearse(values={"lrr": 0.2}), "standby") == (
+    offers = worker_with(preview=Script().preview())
+    assert "rehearse" in offers.operations.offered()
+    assert "survey" not in offers.operations.offered()
+    assert offers.hello().tries == ("lr", "momentum", "weight_decay")
+    assert refusal(offers, Rehearse(values={"lr": 0.2}), "standby") == ""
+    assert refusal(offers, Rehearse(), "training") == "need a standby, the worker is training"
+    assert refusal(offers, Rehearse(values={"lrr": 0.2}), "standby") == (
         "the script's Preview: no knob is called 'lrr'; did you mean lr?"
     )
-    assert offers.refusal(Rehearse(values={"lr": -1.0}), "standby") == (
+    assert refusal(offers, Rehearse(values={"lr": -1.0}), "standby") == (
         "the script's Preview: knob lr: need at least 0, was -1.0"
     )
-    assert offers.refusal(Survey(), "standby") == (
+    assert refusal(offers, Survey(), "standby") == (
         "the script offers no landscape: pass landscape= to attach()"
     )
-    none = can(None)
-    assert "rehearse" not in none.names
-    assert none.tries == ()
-    assert none.refusal(Rehearse(), "standby") == (
+    none = worker_with()
+    assert "rehearse" not in none.operations.offered()
+    assert none.hello().tries == ()
+    assert refusal(none, Rehearse(), "standby") == (
         "the script offers no preview: pass preview= to attach()"
     )
-    assert none.refusal(Rehearse(steps=0), "training") is None
-    assert "rehearse" not in can(Script().preview(), standby=False).names
+    assert refusal(none, Rehearse(steps=0), "training") == ""
+    training = worker_with(preview=Script().preview(), standby=False)
+    assert "rehearse" not in training.operations.offered()
 
 
 # --- the judgement ---

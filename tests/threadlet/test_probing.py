@@ -15,10 +15,11 @@ from tests.waiting import eventually, soon
 from torchloom_core.wire.links import MAX_PROBE_BYTES, MIN_PROBE_BYTES, ProbeAddress
 from torchloom_core.wire.messages import Hello
 from torchloom_core.wire.operations import Probe
+from torchloom_threadlet.capability import OperationError
 from torchloom_threadlet.sidecar.probing import listener, protocol
 from torchloom_threadlet.sidecar.probing import sender as senders
 from torchloom_threadlet.sidecar.probing.listener import ProbeListener
-from torchloom_threadlet.sidecar.probing.sender import ProbeFailedError, measure
+from torchloom_threadlet.sidecar.probing.sender import measure
 
 HERE = "127.0.0.1"
 PROBE_TOKEN = "0" * 64
@@ -69,7 +70,7 @@ async def closed(peer):
 
 
 async def failure(operation):
-    with pytest.raises(ProbeFailedError) as raised:
+    with pytest.raises(OperationError) as raised:
         await soon(measure(operation))
     text = str(raised.value)
     assert "\n" not in text
@@ -305,7 +306,7 @@ async def test_a_flood_keeps_few_connections_open_and_leaves_none(opened):
     await eventually(lambda: not opened.at._peers)
 
     async def is_measured():
-        with contextlib.suppress(ProbeFailedError):
+        with contextlib.suppress(OperationError):
             return await measure(opened.operation())
 
     assert (await eventually(is_measured)).bytes_per_s > 0

@@ -37,8 +37,8 @@ class Sidecar:
 
     def __init__(self, client):
         self.client = client
-        self.pulled = asyncio.Queue()
-        self.orders = Commands("run", "g0-0", 1, self.pulled.put)
+        self.pulled, self.rejected = asyncio.Queue(), asyncio.Queue()
+        self.orders = Commands("run", "g0-0", 1, self.pulled.put, self.rejected.put)
         self._pulling = asyncio.create_task(self.orders.pull(client))
 
     @classmethod

@@ -8,14 +8,13 @@ import pytest
 import torch
 from torch import nn
 
+from tests.threadlet.standbys import refusal, worker_with
 from torchloom_core.wire.landscape import Cells, Curvature, LandscapeRequest, Line, Piece, Plane
 from torchloom_core.wire.operations import Survey
 from torchloom_core.wire.standby_task import End
 from torchloom_threadlet.landscape import Landscape
 from torchloom_threadlet.landscape.directions import filter_normalised, orthogonal_to
 from torchloom_threadlet.landscape.grid import shares
-from torchloom_threadlet.trainer.actuators import Actuators
-from torchloom_threadlet.trainer.standby_tasks import standby_tasks_of
 
 ALWAYS = 3600.0
 
@@ -293,25 +292,16 @@ def test_a_divided_plane_has_the_same_cells(parts):
 
 
 def test_only_a_standby_whose_script_offers_a_landscape_surveys():
-    def can(standby, landscape):
-        return Actuators(
-            standby=standby,
-            held=False,
-            can_agree=lambda: False,
-            standby_tasks=standby_tasks_of(landscape, None),
-        )
-
     net = Net()
-    offers = can(True, net.landscape())
-    assert "survey" in offers.names
-    assert offers.refusal(Survey(), "standby") is None
-    assert offers.refusal(Survey(), "training") == "need a standby, the worker is training"
-    assert "pass path=" in offers.refusal(Survey(plane="path"), "standby")
-    assert (
-        can(True, net.landscape(path=lambda: ())).refusal(Survey(plane="path"), "standby") is None
-    )
-    none = can(True, None)
-    assert "survey" not in none.names
-    assert "pass landscape= to attach()" in none.refusal(Survey(), "standby")
-    assert none.refusal(Survey(points=0), "training") is None
-    assert "survey" not in can(False, net.landscape()).names
+    offers = worker_with(net.landscape())
+    assert "survey" in offers.operations.offered()
+    assert refusal(offers, Survey(), "standby") == ""
+    assert refusal(offers, Survey(), "training") == "need a standby, the worker is training"
+    assert "pass path=" in refusal(offers, Survey(plane="path"), "standby")
+    with_path = worker_with(net.landscape(path=lambda: ()))
+    assert refusal(with_path, Survey(plane="path"), "standby") == ""
+    none = worker_with()
+    assert "survey" not in none.operations.offered()
+    assert "pass landscape= to attach()" in refusal(none, Survey(), "standby")
+    assert refusal(none, Survey(points=0), "training") == ""
+    assert "survey" not in worker_with(net.landscape(), standby=False).operations.offered()

@@ -32,6 +32,7 @@ from torchloom_core.wire.operations import (
     FencedChange,
     Operation,
     Probe,
+    Rewind,
     SetKnob,
     SetKnobs,
     Withdraw,
@@ -55,8 +56,13 @@ probe_addresses = st.builds(
     port=st.integers(1, 65_535),
     token=st.binary(min_size=32, max_size=32).map(bytes.hex),
 )
-_WITH_FIELDS = (SetKnob, Probe, Cut, FencedChange, Withdraw)
+_WITH_FIELDS = (SetKnob, SetKnobs, Rewind, Probe, Cut, FencedChange, Withdraw)
+fenced = st.one_of(
+    st.builds(SetKnobs, values=st.dictionaries(knobs, values, max_size=3)),
+    st.builds(Rewind, skip=counts),
+)
 operations = st.one_of(
+    fenced,
     st.builds(SetKnob, knob=knobs, value=values),
     st.builds(
         Probe,
@@ -68,7 +74,7 @@ operations = st.one_of(
     st.builds(
         FencedChange,
         number=int64,
-        do=st.builds(SetKnobs, values=st.dictionaries(knobs, values, max_size=3)),
+        do=fenced,
         groups=st.lists(names, max_size=2).map(tuple),
     ),
     st.builds(Withdraw, number=int64),

@@ -24,11 +24,13 @@ from torchloom_core.wire.limits import (
     MAX_NAME,
     MAX_ORDER,
     MAX_SHORT_TEXT,
+    MAX_TEXT,
     METRIC_NAME,
     KnobValue,
 )
 from torchloom_core.wire.messages import FieldValue, KnobSpec, Note
 from torchloom_core.wire.subjects import token
+from torchloom_threadlet.capability import OperationError
 
 _MOST_WARNINGS = 1000
 _MOST_CACHED_NAMES = 10_000
@@ -57,6 +59,12 @@ def text(value: Any, most: int) -> str:
     except Exception:  # noqa: BLE001 - an object of the user's
         return f"<{type(value).__name__} without a text>"
     return printed.encode(errors="backslashreplace").decode()[:most]
+
+
+def error_line(error: BaseException) -> str:
+    """Return an exception as one line for an ack."""
+    kind = "" if isinstance(error, OperationError) else f"{type(error).__name__}: "
+    return text(f"{kind}{text(error, MAX_TEXT)}", MAX_TEXT)
 
 
 def name(value: Any, what: str, most: int = MAX_NAME) -> str:

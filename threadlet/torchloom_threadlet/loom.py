@@ -17,12 +17,13 @@ from typing import Any, Unpack
 
 from torchloom_core.wire.messages import WorkerState
 from torchloom_threadlet.adapters.adapter import Adapter, Diverged, end_drained
+from torchloom_threadlet.cleaning import error_line
 from torchloom_threadlet.identity import Identity, Join
 from torchloom_threadlet.ipc import Goodbye
 from torchloom_threadlet.trainer.knob_table import KnobForm, knob_of
 from torchloom_threadlet.trainer.standby_tasks import StandbyTasks
 from torchloom_threadlet.trainer.trainer_log import TrainerLog
-from torchloom_threadlet.trainer.worker import Worker, error_line
+from torchloom_threadlet.trainer.worker import Worker
 from torchloom_threadlet.training.optimizer_knobs import managed
 from torchloom_threadlet.training.rounds import Rounds
 
@@ -227,7 +228,7 @@ class Loom:
         except Exception as error:  # noqa: BLE001 - the user's function
             _logger.warning("knob %r is not registered: %s", name, error_line(error))
             return
-        self._worker.send(self._worker.hello())
+        self._worker.announce()
 
     def optimizer(self, *parts: Any, scheduler: Any = None) -> None:
         """Register the settings of optimizers as knobs: ``lr``, betas, weight decay.
@@ -284,10 +285,17 @@ class Loom:
         """
         self.adapter.restore(state)
 
+    def on(self, verb: str, function: Callable[..., object]) -> None:
+        """Offer a function for the operation of a capability, which says how it is called.
+
+        ``verb`` is the operation's name, as in ``loom.on("checkpoint", save)``.
+        """
+        self._worker.actuators.add_function(verb, function)
+        self._worker.announce()
+
     def on_checkpoint(self, save: Callable[[], object]) -> None:
         """Have ``save()`` called, between steps, when a checkpoint is requested."""
-        self._worker.actuators.add_function(self._worker.actuators.checkpoint, save)
-        self._worker.send(self._worker.hello())
+        self.on("checkpoint", save)
 
     def on_rewind(self, rewind: Callable[[int], object]) -> None:
         """Have ``rewind(skip)`` called on all ranks, between the same two steps.
@@ -295,12 +303,11 @@ class Loom:
         It restores the last checkpoint (weights, optimizer, position in the data) and then skips
         ``skip`` batches. Not available with torchft's Manager, whose step only increases.
         """
-        self._worker.actuators.add_function(self._worker.actuators.rewind, rewind)
-        self._worker.send(self._worker.hello())
+        self.on("rewind", rewind)
 
     def on_drain(self, leave: Callable[[], object]) -> None:
         """Have ``leave()`` called, between steps, before :meth:`step` returns False."""
-        self._worker.actuators.add_function(self._worker.actuators.drain, leave)
+        self.on("drain", leave)
 
     def phase(self, name: str, *, at_most_s: float = 600.0) -> AbstractContextManager[None]:
         """Name work that takes longer than a step, such as an evaluation, so that it is no hang.

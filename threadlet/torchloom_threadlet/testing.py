@@ -1,4 +1,4 @@
-"""The contract test of a training framework's adapter, for the tests of any package.
+"""The contract tests of an adapter, and of a capability's trainer side, for anyone's tests.
 
 ::
 
@@ -7,8 +7,12 @@
         def ranks(self, count):
             looms = [attach(group=f"g{rank}", adapter=Mine(...)) for rank in range(count)]
             yield [Rank(loom, loom.step) for loom in looms]
+
+    class TestFlush(TrainerCapabilityContract):
+        part, operation = FlushPart, Flush()
 """
 
+import secrets
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,9 +22,12 @@ from typing import Any, ClassVar
 
 from torchloom_core.wire.commands import Ack, Command
 from torchloom_core.wire.operations import Drain, FencedChange, Operation, SetKnobs
+from torchloom_threadlet import attach
+from torchloom_threadlet.capability import TrainerPart
+from torchloom_threadlet.installed_parts import GROUP, installed_parts, verb_of
 from torchloom_threadlet.loom import Loom
 
-__all__ = ["AdapterContract", "Rank"]
+__all__ = ["AdapterContract", "Rank", "TrainerCapabilityContract"]
 
 _KNOB = "contract"
 _LIFE_NS = 60_000_000_000
@@ -72,8 +79,12 @@ class Rank:
 
     def ack(self, command: str) -> tuple[str, int]:
         """Return the status of a command, and its step."""
-        acks = [ack for ack in self._acks if isinstance(ack, Ack) and ack.command == command]
-        return acks[-1].status, acks[-1].step
+        ack = self.last_ack(command)
+        return ack.status, ack.step
+
+    def last_ack(self, command: str) -> Ack:
+        """Return the last ack of a command."""
+        return [ack for ack in self._acks if isinstance(ack, Ack) and ack.command == command][-1]
 
 
 class AdapterContract:
@@ -150,6 +161,98 @@ class AdapterContract:
             ranks[0].deliver(Drain(), "c1")
             assert _step(ranks) == [True]
             assert (ranks[0].ack("c1")[0], loom.state) == ("failed", "training")
+
+
+class TrainerCapabilityContract:
+    """Subclass it as ``class TestMyPart(TrainerCapabilityContract)`` and pytest runs it.
+
+    Its package has to be installed, as for a run.
+
+    Attributes
+    ----------
+    part : type
+        The class of the operation's part.
+    operation : Operation
+        One that a trainer can do.
+    """
+
+    part: ClassVar[type[TrainerPart[Any]]]
+    operation: ClassVar[Operation]
+
+    def prepare(self, loom: Loom) -> None:
+        """Register what else the operation needs, such as a knob."""
+
+    def test_an_entry_point_names_the_part(self) -> None:
+        """Check that the installed part of the verb is this one."""
+        found = type(installed_parts().get(verb_of(self.operation)))
+        assert found is self.part, f"need {self.part} in an entry point of {GROUP}, was {found}"
+        assert type(self.operation) is self.part.operation, "need an operation of the part's kind"
+
+    def test_the_verb_is_offered_as_soon_as_the_script_has_what_it_needs(self) -> None:
+        """Check the worker's hello, before and after the script registers a function."""
+        rank, verb = self._rank(), verb_of(self.operation)
+        if not self.part.need:
+            return
+        assert verb not in rank.loom.adapter.worker.hello().actuators
+        rank.loom.on(verb, _nothing)
+        assert verb in rank.loom.adapter.worker.hello().actuators
+
+    def test_it_is_refused_in_one_line_without_a_function(self) -> None:
+        """Check the rejection, where the part needs a function."""
+        if self.part.need:
+            ack = self._done(self._rank())
+            assert (ack.status, ack.detail) == ("rejected", self.part.need)
+            _check_line(ack.detail)
+
+    def test_it_is_done_once_and_its_detail_is_one_line(self) -> None:
+        """Check a command that is delivered three times."""
+        rank, calls = self._rank(), list[object]()
+        rank.loom.on(verb_of(self.operation), lambda *_: calls.append(None))
+        acks = [self._done(rank, command) for command in ("c1", "c1", "c1")]
+        assert [ack.status for ack in acks] == ["applied"] * 3, acks[0].detail
+        assert len(calls) == (1 if self.part.need else len(calls)), f"was called {len(calls)} times"
+        if acks[0].detail:
+            _check_line(acks[0].detail)
+
+    def test_it_fails_in_one_line_and_training_continues(self) -> None:
+        """Check a function that raises, where the part needs one."""
+        rank = self._rank()
+        if self.part.need:
+            rank.loom.on(verb_of(self.operation), _raise)
+            ack = self._done(rank)
+            assert ack.status == "failed"
+            _check_line(ack.detail)
+        assert rank.loom.step(), "need True from loom.step"
+
+    def _rank(self) -> Rank:
+        loom = attach(group=f"contract-{secrets.token_hex(4)}")
+        self.prepare(loom)
+        return Rank(loom, loom.step)
+
+    def _done(self, rank: Rank, command: str = "c1") -> Ack:
+        """Deliver a copy of the command, and do what follows; return its last ack."""
+        changes = rank.loom.adapter.worker.changes
+        if self.part.fenced != "only":
+            rank.deliver(self.operation, command)
+        else:
+            changes.can_vote = True
+            rank.deliver(FencedChange(number=1, do=self.operation), command)
+            ballot = changes.vote(time.time_ns())
+            changes.count(ballot, ballot)
+            changes.end_step(1)
+            rank.loom.adapter.worker.has_pending = True
+        if rank.loom.adapter.worker.going:  # as before a drain
+            rank.loom.step()
+        return rank.last_ack(command)
+
+
+def _nothing(*_: Any) -> None:
+    pass
+
+
+def _check_line(text: str) -> None:
+    assert text, "need a line, was nothing"
+    assert text.isprintable(), f"need one line, was {text!r}"
 
 
 def _raise(*_: Any, **__: Any) -> Any:

@@ -119,7 +119,7 @@ class Adapter:
         worker.actuators.set_like_others(
             {name: value for name, value in state["knobs"].items() if name in registered}
         )
-        worker.send(worker.hello())
+        worker.announce()
 
 
 def end_drained(worker: str) -> NoReturn:

@@ -22,6 +22,7 @@ from torchloom_core.wire.limits import KnobValue
 from torchloom_core.wire.operations import Rehearse
 from torchloom_core.wire.preview import Arm, Piece, Setup
 from torchloom_core.wire.standby_task import MOST, End
+from torchloom_threadlet.cleaning import error_line
 from torchloom_threadlet.preview.judgement import Pair, judge
 from torchloom_threadlet.preview.report import Report
 from torchloom_threadlet.standby_tasks.budget import Budget, BudgetUsed
@@ -34,7 +35,6 @@ from torchloom_threadlet.standby_tasks.saved_state import (
     seed_all,
 )
 from torchloom_threadlet.trainer.knob_table import KnobTable, knob_of
-from torchloom_threadlet.trainer.worker import error_line
 from torchloom_threadlet.training.optimizer_knobs import settings
 
 _logger = logging.getLogger(__name__)

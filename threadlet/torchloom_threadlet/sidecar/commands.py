@@ -18,6 +18,7 @@ from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import decode_command
 from torchloom_core.wire.commands import Ack, Command
 from torchloom_threadlet.sidecar.connection import BROKER_ERRORS
+from torchloom_threadlet.unknown_operations import rejection
 
 _POLL_S = 30.0
 _WAITS_S = (0.1, 1.0)
@@ -34,6 +35,8 @@ class Commands:
     ----------
     on_command : coroutine function
         Called with each copy of each command.
+    on_unreadable : coroutine function
+        Called with the rejection of a command that cannot be read.
     """
 
     def __init__(
@@ -42,10 +45,13 @@ class Commands:
         worker: str,
         incarnation: int,
         on_command: Callable[[Command], Awaitable[None]],
+        on_unreadable: Callable[[Ack], Awaitable[None]],
     ) -> None:
+        self._worker = worker
         self._stream = subjects.command_stream(run)
         self._consumer = subjects.command_consumer(worker, incarnation)
         self._on_command = on_command
+        self._on_unreadable = on_unreadable
         self._limited_log = RateLimitedLog(_logger)
         self._open: dict[tuple[str, int], Msg] = {}
 
@@ -90,6 +96,11 @@ class Commands:
         try:
             command = decode_command(message.data)
         except MessageError as error:
+            ack = rejection(message.data, str(error))
+            if ack is not None and ack.worker == self._worker:
+                self._open[ack.command, ack.epoch] = message
+                await self._on_unreadable(ack)
+                return
             self._limited_log.add("command", f"dropped an invalid command: {error}")
             with contextlib.suppress(*BROKER_ERRORS):
                 await message.term()

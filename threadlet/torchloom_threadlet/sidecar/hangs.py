@@ -44,6 +44,7 @@ class Hangs:
         self._stacks = stacks
         self._to_link = to_link
         self._reported_ns = 0
+        self._overrun_ns = 0
         self._flight: asyncio.Future[Flight] | None = None
 
     def is_news(self) -> bool:
@@ -61,6 +62,18 @@ class Hangs:
         if news:
             self._reported_ns = latest.progress_ns
         return news
+
+    def overrun(self) -> dict[str, FieldValue] | None:
+        """Return the fields of a note, once for each named phase that exceeds its bound."""
+        phase = self._heartbeat.latest.named
+        if (
+            phase is None
+            or time.monotonic_ns() <= phase.until_ns
+            or phase.since_ns == self._overrun_ns
+        ):
+            return None
+        self._overrun_ns = phase.since_ns
+        return {"phase": phase.name, "at_most_s": (phase.until_ns - phase.since_ns) / 1e9}
 
     def take(self, flight: Flight) -> None:
         """Take the requested dump of the Flight Recorder."""

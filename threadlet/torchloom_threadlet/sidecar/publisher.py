@@ -146,3 +146,21 @@ class Publisher:
 
     def _message_id(self, ack: Ack) -> dict[str, str]:
         return {"Nats-Msg-Id": f"{ack.command}:{ack.epoch}:{ack.status}:{self._uplink.mark}"}
+
+
+def news(hello: Hello) -> tuple[object, ...]:
+    """Return what is sent to the Weaver at once when it has changed.
+
+    Of values only those that all ranks share: a peer may have set them. A value that a command set
+    on this worker alone is in the command's ack.
+    """
+    fenced = [hello.values.get(spec.name) for spec in hello.knobs if spec.fence == "run"]
+    return (
+        hello.knobs,
+        hello.actuators,
+        hello.tries,
+        hello.replica_id,
+        hello.quorum_id,
+        hello.resumes,
+        fenced,
+    )

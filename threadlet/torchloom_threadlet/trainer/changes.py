@@ -13,7 +13,7 @@ import msgspec
 from torchloom_core.wire.capabilities import json_decoder
 from torchloom_core.wire.commands import AckStatus, Command
 from torchloom_core.wire.limits import KnobValue
-from torchloom_core.wire.operations import FencedChange, SetKnobs
+from torchloom_core.wire.operations import FencedChange
 from torchloom_threadlet.fence.agreement import Ballot, Change, Fence, is_split
 
 Settle = Callable[[str, AckStatus, int, str], None]
@@ -147,13 +147,12 @@ class Changes:
         self.due = None  # only now: before, it would count as a peer's
         self._settle_those_over()
 
-    def failed(self, change: Change, step: int, detail: str) -> None:
+    def failed(self, change: Change, step: int, detail: str, *, rolls_back: bool) -> None:
         """Record that a change failed.
 
-        Its knobs are set back already, and the other ranks do the same; of anything else there is
-        nothing to set back.
+        One that ``rolls_back`` is undone here already, and the other ranks do the same.
         """
-        if change.do is not None and isinstance(change.do.do, SetKnobs):
+        if rolls_back:
             with self._lock:
                 self._fence = self._fence.fail(change.number)
         self._end(change.number, "failed", step, detail)

@@ -1,11 +1,10 @@
 """Decide what becomes of each command that arrives, so that none is carried out twice. Pure.
 
 The link's thread calls :meth:`CommandInbox.receive`, the training thread
-:meth:`CommandInbox.begin` and :meth:`CommandInbox.settle`; the caller holds a lock around them. The
-inbox lives in the trainer, so it survives every sidecar, broker and Weaver.
+:meth:`CommandInbox.begin` and :meth:`CommandInbox.settle`; the caller holds a lock around them, and
+passes why the command cannot be carried out now, "" if it can. The inbox lives in the trainer, so
+it survives every sidecar, broker and Weaver.
 """
-
-from collections.abc import Callable
 
 import msgspec
 
@@ -19,22 +18,17 @@ _MOST_ENDED = 4096
 
 
 class CommandInbox:
-    """The commands of one incarnation of one worker, and how they ended.
+    """The commands of one incarnation of one worker, and how they ended."""
 
-    Parameters
-    ----------
-    refusal : callable
-        Returns why a command cannot be carried out now, or None if it can.
-    """
-
-    def __init__(self, incarnation: int, refusal: Callable[[Command], str | None]) -> None:
+    def __init__(self, incarnation: int) -> None:
         self._incarnation = incarnation
-        self._refusal = refusal
         self._highest_epoch = 0
         self._pending: dict[str, Command] = {}
         self._ended: dict[str, tuple[Ack, int]] = {}
 
-    def receive(self, command: Command, now_ns: int, step: int = -1) -> tuple[Ack, bool]:
+    def receive(
+        self, command: Command, now_ns: int, step: int = -1, refusal: str = ""
+    ) -> tuple[Ack, bool]:
         """Answer one copy of a command, and return whether to carry it out.
 
         A command that ended gets its final ack again, and a pending one ``accepted``: a restarted
@@ -60,9 +54,8 @@ class CommandInbox:
             late_s = (now_ns - command.deadline_ns) / SECOND_NS
             detail = f"it arrived {late_s:.1f} s after its deadline, by this host's clock"
             return self._end(command, "expired", now_ns, step, detail), False
-        detail = self._refusal(command) or ""
-        if detail:
-            return self._end(command, "rejected", now_ns, step, detail), False
+        if refusal:
+            return self._end(command, "rejected", now_ns, step, refusal), False
         self._pending[command.id] = command
         return _ack(command, "accepted", now_ns, step), True
 
@@ -76,13 +69,12 @@ class CommandInbox:
         self._highest_epoch = max(self._highest_epoch, epoch)
         return epoch == self._highest_epoch
 
-    def begin(self, command_id: str, now_ns: int, step: int = -1) -> Ack | None:
+    def begin(self, command_id: str, now_ns: int, step: int = -1, refusal: str = "") -> Ack | None:
         """Return None if the command may be carried out now, or the ack that refuses it."""
         command = self._pending[command_id]
         if now_ns > command.deadline_ns:
             return self.settle(command_id, "expired", now_ns, step)
-        detail = self._refusal(command)
-        return self.settle(command_id, "rejected", now_ns, step, detail) if detail else None
+        return self.settle(command_id, "rejected", now_ns, step, refusal) if refusal else None
 
     def settle(
         self,

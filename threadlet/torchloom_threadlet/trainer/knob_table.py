@@ -206,14 +206,6 @@ class KnobTable:
         self._look_at(names)
         return {name: self._values[name] for name in names if name in self._values}
 
-    def knobs_refusal(self, values: Mapping[str, KnobValue]) -> str | None:
-        """Return why run-fenced knobs cannot take these values, or None if they can."""
-        try:
-            self.check(values)
-        except KnobError as error:
-            return str(error)
-        return None
-
     def _look_at(self, names: Iterable[str]) -> None:
         for name in names:
             with contextlib.suppress(Exception):  # the user's function: the last value stands

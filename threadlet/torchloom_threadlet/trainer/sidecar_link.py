@@ -40,6 +40,7 @@ from torchloom_threadlet.ipc import (
 from torchloom_threadlet.stacks import StackFile
 from torchloom_threadlet.trainer.linked_trainer import Trainer
 from torchloom_threadlet.trainer.sidecar_start import exit_reason, start_sidecar
+from torchloom_threadlet.unknown_operations import rejection
 
 _FLUSH_S = 0.1
 _STARTS = 5
@@ -283,7 +284,10 @@ class SidecarLink:
         try:
             frame: ToLink = for_link(body)
         except MessageError as error:
-            self._limited_log.add("in", f"dropped a {error}")
+            if (ack := rejection(body, str(error))) is not None:
+                self.send(ack)
+            else:
+                self._limited_log.add("in", f"dropped a {error}")
             return
         self._has_answered = True
         match frame:

@@ -1,8 +1,7 @@
 """The worker as its Weaver sees it: its state, its commands and its reports.
 
-The training thread enters through :class:`~torchloom_threadlet.loom.Loom`, at step
-boundaries; the link's thread through :meth:`Worker.deliver`, :meth:`Worker.report` and
-:meth:`Worker.hello`.
+The training thread enters through :class:`~torchloom_threadlet.loom.Loom`, at step boundaries; the
+link's thread through the methods of :class:`~torchloom_threadlet.trainer.linked_trainer.Trainer`.
 """
 
 import logging
@@ -12,56 +11,29 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Mapping
 
 import msgspec
 
-from torchloom_core.floor.clock import SECOND_NS
-from torchloom_core.wire.commands import RECONCILE, AckStatus, Command
-from torchloom_core.wire.limits import MAX_SHORT_TEXT, MAX_TEXT, KnobValue
-from torchloom_core.wire.messages import LOG, Hello, Note, PauseState, WorkerState
-from torchloom_core.wire.operations import (
-    Checkpoint,
-    Cut,
-    Drain,
-    Dump,
-    FencedChange,
-    Join,
-    Pause,
-    Prepare,
-    Rehearse,
-    Resume,
-    Rewind,
-    SetKnob,
-    SetKnobs,
-    StandbyTask,
-    Survey,
-    Withdraw,
-    WriteLog,
-    done_by,
-)
+from torchloom_core.wire.commands import AckStatus, Command
+from torchloom_core.wire.limits import MAX_SHORT_TEXT, KnobValue
+from torchloom_core.wire.messages import Hello, PauseState
+from torchloom_core.wire.operations import FencedChange, done_by
 from torchloom_threadlet import ipc
-from torchloom_threadlet.cleaning import field_name, fields, text, whole
-from torchloom_threadlet.flight_recorder import collectives, flight_recorder
+from torchloom_threadlet.cleaning import error_line, text, whole
 from torchloom_threadlet.identity import Identity
 from torchloom_threadlet.identity import Join as JoinPlace
+from torchloom_threadlet.installed_parts import verb_of
 from torchloom_threadlet.launch import launch_of
-from torchloom_threadlet.stacks import own_stacks
 from torchloom_threadlet.trainer.actuators import Actuators
 from torchloom_threadlet.trainer.changes import Changes
 from torchloom_threadlet.trainer.command_inbox import CommandInbox
-from torchloom_threadlet.trainer.compilations import Compilations
+from torchloom_threadlet.trainer.operations import Operations
 from torchloom_threadlet.trainer.pause_lease import PauseLease
-from torchloom_threadlet.trainer.phases import Phases
-from torchloom_threadlet.trainer.sample_buffer import SampleBuffer
+from torchloom_threadlet.trainer.reporter import Reporter
 from torchloom_threadlet.trainer.sidecar_link import SidecarLink
 from torchloom_threadlet.trainer.sidecar_start import find_interpreter
-from torchloom_threadlet.trainer.standby_tasks import StandbyTaskRunner, StandbyTasks
-
-_SAVE_S = 600.0
-"""The bound of the named phase in which a script's function saves or rewinds, in seconds."""
+from torchloom_threadlet.trainer.standby_tasks import StandbyTasks
 
 _logger = logging.getLogger(__name__)
 
@@ -69,13 +41,11 @@ _FIRST_STEP = 1
 """The largest number of a first step that needs no checkpoint."""
 
 
-class Worker:
+class Worker(Reporter):
     """One incarnation of one worker.
 
     Attributes
     ----------
-    step : object
-        The number of the last step, as the training loop passed it.
     going : bool
         False once the worker has been drained.
     has_pending : bool
@@ -88,10 +58,6 @@ class Worker:
         How long a pause lasts.
     replica_id : str
         The lighthouse's name for this incarnation of the group, where an adapter knows it.
-    phases : Phases
-        What the trainer waits for, where an adapter records it, and its named phase.
-    thread : int
-        The training thread, as :func:`threading.get_ident` names it; 0 where there are several.
     agreed_step : callable, optional
         Returns the step number that all groups agree on, where ``step`` may differ.
     """
@@ -105,60 +71,32 @@ class Worker:
         held: bool,
         standby_tasks: StandbyTasks | None = None,
     ) -> None:
-        self.identity = identity
         interpreter = find_interpreter() if join else ""
-        self.state: WorkerState = "standby" if identity.standby and interpreter else "joining"
-        self.step: Any = -1
+        super().__init__(identity, "standby" if identity.standby and interpreter else "joining")
         self.going = True
         self.has_pending = True
-        self.samples = SampleBuffer()
         self.rewinds = 0
         self.changes = Changes(self._settle)
-        self.actuators = Actuators(
-            standby=identity.standby,
-            held=held,
-            can_agree=lambda: self.changes.can_vote,
-            standby_tasks=standby_tasks,
-        )
+        self.actuators = Actuators()
+        self.operations = Operations(self)
+        self.is_held = identity.standby and held
+        self.prepared = False
         self.lease = PauseLease()
         self.replica_id = ""
-        self.phases = Phases()
-        self.thread = 0
         self.agreed_step: Callable[[], object] | None = None
         self._launch, self._resumes = launch_of()
         self._framework = framework
-        self._entered_ns = time.monotonic_ns()
-        self._compilations = Compilations(self.phases, lambda: self.send(self.progress()))
-        self._reported: tuple[object, ...] | None = None
         self._pending: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
-        self._inbox = CommandInbox(identity.incarnation, self._refusal)
+        self._inbox = CommandInbox(identity.incarnation)
         self._inbox_lock = threading.Lock()
-        self._refusals: dict[str, str | None] = {}
+        self._standby_tasks = standby_tasks or {}
+        for kind, runner in self._standby_tasks.items():
+            self.actuators.add_function(verb_of(kind), runner)
         self._closed = False
         self._unwanted = ""
         self._awaits_decision = False
         self._admission = threading.Event()
         self._link = SidecarLink(self, join, interpreter) if join and interpreter else None
-        self._is_lost = False
-
-    @property
-    def linked(self) -> bool:
-        """Whether there is a Weaver, or may be later."""
-        return self._link is not None and not self._is_lost
-
-    @property
-    def unset(self) -> str:
-        """What to set so that no other process gets this worker's name."""
-        return self.identity.unset
-
-    @property
-    def _run(self) -> str:
-        return self._link.run if self._link is not None else ""
-
-    def start(self) -> None:
-        """Start the link."""
-        if self._link is not None:
-            self._link.start()
 
     def close(self) -> None:
         """Say goodbye and stop the link; no command is carried out afterwards."""
@@ -168,34 +106,10 @@ class Worker:
         if self._link is not None:
             self._link.stop()
 
-    def end_incarnation(self) -> None:
-        """Have the end of this incarnation reported now, though the process continues."""
-        if self._link is not None:
-            self._link.end_incarnation()
-
-    def send(self, frame: msgspec.Struct) -> None:
-        """Send a frame to the sidecar, if there is one."""
-        if self._link is not None:
-            self._link.send(frame)
-
-    def note(self, kind: str, details: Mapping[str, Any]) -> None:
-        """Send an event to the Weaver."""
-        self.send(self._note(kind, details))
-
-    def log(self, line: Mapping[str, Any]) -> bool:
-        """Send a line of the trainer's log if the link is idle; return whether it was sent."""
-        return self._link is not None and self._link.send_if_idle(self._note(LOG, line))
-
-    def _note(self, kind: str, details: Mapping[str, Any]) -> Note:
-        return Note(
-            run=self._run,
-            worker=self.identity.worker,
-            incarnation=self.identity.incarnation,
-            kind=field_name(kind),
-            step=whole(self.step),
-            fields=fields(details),
-            ts_ns=time.time_ns(),
-        )
+    def announce(self) -> None:
+        """Report what the worker can do now."""
+        if self.linked:
+            self.send(self.hello())
 
     # --- the link's thread ------------------------------------------------------------------
 
@@ -212,8 +126,8 @@ class Worker:
             state=self.state,
             knobs=self.actuators.specs,
             values=self.actuators.values,
-            actuators=self.actuators.names,
-            tries=self.actuators.tries,
+            actuators=self.operations.offered() + ("prepared",) * self.prepared,
+            tries=tuple(name for runner in self._standby_tasks.values() for name in runner.tries),
             launch=self._launch,
             resumes=self._resumes,
             framework=text(self._framework, MAX_SHORT_TEXT),
@@ -223,41 +137,18 @@ class Worker:
             ts_ns=time.time_ns(),
         )
 
-    def report(self) -> ipc.Samples | None:
-        """Return progress and new samples, or None if nothing changed since the last report."""
-        self._compilations.look()
-        rows = self.samples.take(self._entered_ns)
-        phase = self.phases.present()
-        now = (self.state, self._entered_ns, phase, self.phases.named())
-        # A wait is reported again and again: without confirmation it counts as over.
-        waits = phase is not None and phase.name != ipc.COMPUTE
-        if not rows and not waits and now == self._reported:
-            return None
-        self._reported = now
-        return self._progress(rows)
-
-    def progress(self) -> ipc.Samples:
-        """Return the state and the last step, without any samples."""
-        return self._progress([])
-
     def deliver(self, command: Command) -> None:
         """Acknowledge a command, and queue it for the training thread if it is to be done."""
-        if isinstance(command.do, FencedChange):
-            # Checked without the lock: a user's function may be slow.
-            refusal = self.actuators.refusal(command.do, self.state)
-            self._refusals = {command.id: refusal}
+        refusal = self.operations.refusal(command)
         with self._inbox_lock:
-            ack, do = self._inbox.receive(command, time.time_ns(), whole(self.step))
+            ack, do = self._inbox.receive(command, time.time_ns(), self.whole_step, refusal)
         self.send(ack)
         if not do:
             return
         if isinstance(command.do, FencedChange):
             self.changes.offer(command, command.do)
-        elif isinstance(command.do, Dump | Cut | Withdraw | WriteLog):
+        elif self.operations.is_at_once(command):
             self._execute(command)
-        elif isinstance(command.do, Join) and self.actuators.prepared:
-            self._execute(command)  # the training thread may still be creating its Manager
-            self._pending.put(None)  # so that it looks again
         else:
             self._pending.put(command)
             self.has_pending = True
@@ -271,7 +162,7 @@ class Worker:
         if state.over:
             self.changes.cancel(state.over)
         if self.state == "paused":
-            self._pending.put(None)  # so that the training thread looks again
+            self.wake()
 
     def admitted(self, unwanted: str) -> None:
         """Take the reason why this worker is not admitted on its node; "" if there is none."""
@@ -287,6 +178,10 @@ class Worker:
         if self.state == "standby":
             self.state = "joining"
         self._admission.set()
+        self.wake()
+
+    def wake(self) -> None:
+        """Have a training thread that waits for a command look again."""
         self._pending.put(None)
 
     # --- the training thread ----------------------------------------------------------------
@@ -298,35 +193,13 @@ class Worker:
         self._awaits_decision = False
         return self._unwanted
 
-    def enter(self, state: WorkerState) -> None:
-        """Change the state, and report it at once."""
-        self._entered_ns = time.monotonic_ns()
-        self.state = state
-        self.send(self.progress())
-
-    @contextmanager
-    def phase(self, name: str, at_most_s: float) -> Iterator[None]:
-        """Be in a named phase; with an invalid bound a warning is logged instead."""
-        entered = None
-        try:
-            entered = self.phases.enter(name, at_most_s)
-        except ValueError as error:
-            _logger.warning("%s: %s; the phase is not reported", self.identity.worker, error)
-        if entered is not None:
-            self.send(self.progress())  # the work that follows may hold the GIL
-        try:
-            yield
-        finally:
-            if entered is not None:
-                self.phases.leave(entered)
-
     def wait_to_join(self) -> None:
         """Carry out commands in the calling thread until a standby joins or leaves.
 
         Returns on the first ``prepare`` as well: the standby has to make its Manager then.
         """
-        prepared = self.actuators.prepared
-        while self.state == "standby" and self.actuators.prepared == prepared and not self._closed:
+        prepared = self.prepared
+        while self.state == "standby" and self.prepared == prepared and not self._closed:
             if (command := self._pending.get()) is not None:
                 self._execute(command)
 
@@ -337,8 +210,8 @@ class Worker:
         if self.state == "joining":
             self.enter("training")
         if self._resumes is None:
-            self._resumes = whole(self.step) > _FIRST_STEP
-            self.send(self.hello())
+            self._resumes = self.whole_step > _FIRST_STEP
+            self.announce()
         self.make_due()
         while not self._pending.empty():
             if (command := self._pending.get()) is not None:
@@ -371,33 +244,26 @@ class Worker:
         if change is None or change.do is None:
             return
         operation = done_by(change.do, self.identity.placement.group)
-        if knobs_only and not isinstance(operation, SetKnobs | None):
-            return
+        rolls_back = loses_state = False
         step = whole(self.agreed_step() if self.agreed_step is not None else self.step)
-        before: dict[str, KnobValue] = {}
-        detail = "" if operation is not None else "agreed; nothing to do in this group"
+        before: Mapping[str, KnobValue] = {}
+        detail = "agreed; nothing to do in this group"
         try:
-            match operation:
-                case SetKnobs(values=values):
-                    before = self.actuators.set_knobs(values)
-                case Pause():
-                    detail = self._pause(change.cause)
-                case Drain():
-                    self._leave()
-                case Rewind(skip=skip):
-                    with self.phase("rewind", _SAVE_S):
-                        for rewind in self.actuators.rewind:
-                            rewind(skip)
-                    self.rewinds += 1
+            if operation is not None:
+                part = self.operations.part(operation)
+                rolls_back, loses_state = part.rolls_back, part.loses_state
+                if knobs_only and not rolls_back:
+                    return
+                detail, before = self.operations.make(operation, change.cause)
         except Exception as error:  # noqa: BLE001 - the user's functions run in here
-            self.changes.failed(change, step, error_line(error))
+            self.changes.failed(change, step, error_line(error), rolls_back=rolls_back)
             _logger.warning("change %d failed: %s", change.number, error_line(error))
-            if isinstance(operation, Rewind):
-                self.changes.lose_state()  # the rewind may be half done
+            if loses_state:
+                self.changes.lose_state()
         else:
             self.changes.made(change, before, step, detail)
-        if isinstance(operation, SetKnobs):
-            self.send(self.hello())
+        if rolls_back:
+            self.announce()
 
     def set_back(self) -> None:
         """Roll back a change that some rank failed to make, before the ranks reduce anything.
@@ -412,7 +278,7 @@ class Worker:
         self.changes.undone()
         worker = self.identity.worker
         _logger.warning("%s: rolled back to %s: the change failed on a rank", worker, values)
-        self.send(self.hello())
+        self.announce()
 
     def take_over(self, standing: str) -> None:
         """Take over a peer's knobs with its state, before the state is loaded.
@@ -428,7 +294,7 @@ class Worker:
         )
         if self.changes.must_undo:
             self.set_back()
-        self.send(self.hello())
+        self.announce()
 
     def _settle(self, command_id: str, status: AckStatus, step: int, detail: str) -> None:
         """End a command that all ranks carry out together."""
@@ -436,131 +302,37 @@ class Worker:
             ack = self._inbox.settle(command_id, status, time.time_ns(), step, detail)
         self.send(ack)
 
-    def _pause(self, cause: str) -> str:
+    def pause(self, cause: str) -> str:
+        """Begin a pause; return how long it can last, if the framework limits it."""
         with self._inbox_lock:
             self.lease.begin(cause, time.monotonic())
         self.enter("paused")
         longest_s = self.lease.longest_s
         return f"for at most {longest_s:g} s" if math.isfinite(longest_s) else ""
 
+    def is_pause_over(self, cause: str) -> bool:
+        """Return whether this verdict's pause was cancelled before it was carried out."""
+        with self._inbox_lock:
+            return self.lease.is_over(cause)
+
+    def has_waiting_command(self) -> bool:
+        """Return whether a command waits for the training thread, or the loom is closed."""
+        return self._closed or not self._pending.empty()
+
     def _execute(self, command: Command) -> None:
-        step = whole(self.step)
-        if isinstance(command.do, Pause) and self.agreed_step is not None:
+        step, refusal = self.whole_step, self.operations.refusal(command)
+        if self.agreed_step is not None and self.operations.can_be_fenced(command):
             step = whole(self.agreed_step())
         with self._inbox_lock:
-            ack = self._inbox.begin(command.id, time.time_ns(), step)
+            ack = self._inbox.begin(command.id, time.time_ns(), step, refusal)
         if ack is None:
             status: AckStatus = "applied"
             detail = ""
             try:
-                detail = self._do(command) or ""
+                detail = self.operations.do(command)
             except Exception as error:  # noqa: BLE001 - the user's functions run in here
                 status, detail = "failed", error_line(error)
                 _logger.warning("command %s failed: %s", command.id, detail)
             with self._inbox_lock:
                 ack = self._inbox.settle(command.id, status, time.time_ns(), step, detail)
         self.send(ack)
-
-    def _do(self, command: Command) -> str | None:
-        """Carry out a command; return the detail for its ack, if any."""
-        match command.do:
-            case SetKnob(knob=name, value=value):
-                self.actuators.set_knob(name, value)
-                if command.cause == RECONCILE:
-                    worker, now = self.identity.worker, self.actuators.values.get(name, value)
-                    _logger.warning("%s: %s is restored to its desired value %r", worker, name, now)
-                self.send(self.hello())
-            case Checkpoint():
-                with self.phase("checkpoint", _SAVE_S):
-                    for save in self.actuators.checkpoint:
-                        save()
-            case Drain():
-                self._leave()
-            case Prepare():
-                self.actuators.prepared = True
-                self.send(self.hello())
-            case Join():
-                self.enter("joining")
-            case Pause():
-                return self._pause(command.cause)
-            case Resume() if self.state == "paused":
-                self.enter("training")
-            case Cut(quorum_id=quorum_id):
-                return self.actuators.cut(quorum_id)
-            case Withdraw(number=number):
-                self.changes.withdraw(number)
-            case Dump():
-                self.note("dump", self._evidence())
-            case WriteLog(text=line):
-                _logger.warning("%s: %s", self.identity.worker, line)
-            case Survey() | Rehearse() as standby_task if not standby_task.ends_task:
-                return self._run_standby_task(
-                    self.actuators.standby_tasks[type(standby_task)], standby_task, command
-                )
-        return None
-
-    def _run_standby_task(
-        self, runner: StandbyTaskRunner, standby_task: StandbyTask, command: Command
-    ) -> str:
-        """Run a standby task until another command arrives."""
-        left_s = (command.deadline_ns - time.time_ns()) / SECOND_NS
-
-        def send_piece(points: int, of: int, piece: msgspec.Struct) -> None:
-            details = {"command": command.id, "points": points, "of": of}
-            self.note(standby_task.note, {**details, "piece": msgspec.json.encode(piece).decode()})
-
-        return runner.run(
-            standby_task,
-            self.identity.worker,
-            min(standby_task.seconds, left_s),
-            send_piece,
-            lambda: self._closed or not self._pending.empty(),
-        )
-
-    def _evidence(self) -> dict[str, Any]:
-        """Return diagnostics of this process: what it waits for, and its stacks."""
-        phase = self.phases.present()
-        flight = ipc.Flight(text=flight_recorder(), collectives=collectives())
-        return {
-            **(phase.fields(time.monotonic_ns()) if phase else {}),
-            **flight.fields(),
-            "stacks": own_stacks(),
-            "flight_recorder": flight.text,
-        }
-
-    def _leave(self) -> None:
-        before = self.state
-        self.enter("draining")
-        try:
-            for leave in self.actuators.drain:
-                leave()
-        except Exception:
-            self.enter(before)
-            raise
-        self.going = False
-        self.enter("left")
-
-    def _progress(self, rows: list[tuple[int, dict[str, float]]]) -> ipc.Samples:
-        return ipc.Samples(
-            state=self.state,
-            step=whole(self.step),
-            progress_ns=max(self.samples.newest_ns, self._entered_ns),
-            looked_ns=time.monotonic_ns(),
-            phase=self.phases.present(),
-            named=self.phases.named(),
-            thread=self.thread,
-            dropped=self.samples.dropped,
-            rows=rows,
-        )
-
-    def _refusal(self, command: Command) -> str | None:
-        if isinstance(command.do, Pause) and self.lease.is_over(command.cause):
-            return "the pause was cancelled"
-        if isinstance(command.do, FencedChange):
-            return self._refusals.get(command.id)
-        return self.actuators.refusal(command.do, self.state)
-
-
-def error_line(error: BaseException) -> str:
-    """Return an exception as one line for an ack."""
-    return text(f"{type(error).__name__}: {text(error, MAX_TEXT)}", MAX_TEXT)

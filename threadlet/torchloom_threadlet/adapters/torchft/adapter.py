@@ -16,8 +16,8 @@ from torchloom_threadlet.adapters.torchft.measurements import (
     hook,
     stamp_waits,
 )
+from torchloom_threadlet.cleaning import error_line
 from torchloom_threadlet.compression import CompressedProcessGroup, allreduce_knobs
-from torchloom_threadlet.trainer.worker import error_line
 from torchloom_threadlet.training.managed_optimizers import ManagedOptimizers
 
 _LINGER_S = 2.0
@@ -150,7 +150,7 @@ class TorchftAdapter(Adapter):
         hook(manager, "report_error", after=connections.pass_error_on)
         hook(manager, "should_commit", after=connections.end_step)
         self.worker.actuators.connections = connections
-        self.worker.send(self.worker.hello())
+        self.worker.announce()
 
     def _listen(self) -> None:
         for name, handle in (
@@ -164,7 +164,7 @@ class TorchftAdapter(Adapter):
         worker = self.worker
         worker.replica_id = _replica_id(self._manager)
         worker.phases.quorum_id = int(record.__dict__["quorum_id"])
-        worker.send(worker.hello())
+        worker.announce()
         self.loom.note("quorum", **(_fields(record) | {"replica_id": worker.replica_id}))
 
     def _on_commit(self, record: logging.LogRecord) -> None:

@@ -13,9 +13,10 @@ import torch
 import torch.distributed as dist
 
 from torchloom_threadlet.adapters.torchft.ballots import Ballots, Vote
+from torchloom_threadlet.cleaning import error_line
 from torchloom_threadlet.compression import CompressedProcessGroup
 from torchloom_threadlet.fence.agreement import Ballot, is_behind, read_minima, tally
-from torchloom_threadlet.trainer.worker import Worker, error_line
+from torchloom_threadlet.trainer.worker import Worker
 
 _KEY = "torchloom"
 
@@ -166,7 +167,7 @@ class FencedSteps:
                 "torchLoom, or to another version of it, and may differ in %s",
                 knobs or "its knobs",
             )
-        self._worker.send(self._worker.hello())
+        self._worker.announce()
 
     def _step_back(self) -> None:
         """Count one step less, so that torchft makes this group load a peer's state."""

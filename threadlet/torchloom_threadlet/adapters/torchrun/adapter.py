@@ -13,9 +13,8 @@ import torch.distributed as dist
 from torchloom_core.wire.operations import Drain
 from torchloom_threadlet.adapters.adapter import Adapter, Diverged
 from torchloom_threadlet.adapters.torchrun.ballots import Ballots, Outcome
-from torchloom_threadlet.cleaning import whole
+from torchloom_threadlet.cleaning import error_line, whole
 from torchloom_threadlet.fence.agreement import NOTHING, read_minima
-from torchloom_threadlet.trainer.worker import error_line
 from torchloom_threadlet.training.managed_optimizers import ManagedOptimizers
 
 _QUORUM = 1
@@ -76,7 +75,7 @@ class TorchrunAdapter(Adapter):
         self._ballots = Ballots(group)
         self.worker.changes.can_vote = True
         self.worker.agreed_step = lambda: self._agreed_step
-        self.worker.send(self.worker.hello())
+        self.worker.announce()
 
     def _begin_votes(self, process_group: Any) -> None:
         if not dist.is_initialized():
@@ -159,7 +158,7 @@ class TorchrunAdapter(Adapter):
         _logger.info("%s: a rank's loop has ended; no more fenced changes", worker.identity.worker)
         worker.changes.can_vote = False
         worker.changes.withdraw(_LAST)
-        worker.send(worker.hello())
+        worker.announce()
 
 
 def _warn_of_restarts(environment: Mapping[str, str]) -> None:

@@ -8,6 +8,7 @@ import time
 
 from torchloom_core.wire.links import Measured, ProbeAddress
 from torchloom_core.wire.operations import Probe
+from torchloom_threadlet.capability import OperationError
 from torchloom_threadlet.sidecar.probing.protocol import (
     BURST_BYTES,
     GREETING,
@@ -31,16 +32,12 @@ _FASTEST = 1e15
 _MOST_SPREAD = 1e6
 
 
-class ProbeFailedError(Exception):
-    """The link could not be measured; the text is the reason, in one line."""
-
-
 async def measure(operation: Probe) -> Measured:
     """Return the measurements of the link to the operation's receiver, within about four seconds.
 
     Raises
     ------
-    ProbeFailedError
+    OperationError
         If the link could not be measured.
     """
     receiver = operation.receiver
@@ -48,17 +45,15 @@ async def measure(operation: Probe) -> Measured:
         async with asyncio.timeout(_CONNECT_S):
             peer = await _connect(operation.probe_address)
     except (OSError, UnicodeError) as error:
-        raise ProbeFailedError(
-            f"{receiver} could not be reached: {_why(error, operation)}"
-        ) from None
+        raise OperationError(f"{receiver} could not be reached: {_why(error, operation)}") from None
     with peer:
         try:
             async with asyncio.timeout(_PATIENCE_S):
                 return await _probe(peer, operation)
         except TimeoutError:
-            raise ProbeFailedError(f"{receiver} stalled for {_PATIENCE_S:g} s") from None
+            raise OperationError(f"{receiver} stalled for {_PATIENCE_S:g} s") from None
         except (OSError, ProtocolError) as error:
-            raise ProbeFailedError(f"{receiver} broke off: {error}") from None
+            raise OperationError(f"{receiver} broke off: {error}") from None
 
 
 def _why(error: OSError | UnicodeError, operation: Probe) -> str:
@@ -142,7 +137,7 @@ def _measured(taken: list[Burst], latency_s: float, operation: Probe) -> Measure
         del rates[0]
     if not rates:
         bytes_text = f"{sum(burst.received for burst in taken)} of {operation.probe_bytes} bytes"
-        raise ProbeFailedError(f"{operation.receiver} got {bytes_text}, too few to time them")
+        raise OperationError(f"{operation.receiver} got {bytes_text}, too few to time them")
     bytes_per_s = statistics.median(rates)
     spread = statistics.pstdev(rates) / bytes_per_s if len(rates) > 1 else None
     return Measured(

@@ -10,12 +10,10 @@ from collections.abc import Iterable
 from torchloom_core.floor.suggest import listed
 from torchloom_core.live.kernel.actions.kind import Stages
 from torchloom_core.live.kernel.actions.run import NAMED, Run
-from torchloom_core.wire.operations import Drain, FencedChange, Pause, Rewind, SetKnobs
+from torchloom_core.wire.operations import FencedChange, Operation
 
 
-def fenced_stages(
-    do: SetKnobs | Pause | Drain | Rewind, run: Run, groups: Iterable[str] = ()
-) -> Stages:
+def fenced_stages(do: Operation, run: Run, groups: Iterable[str] = ()) -> Stages:
     """Return the one stage that offers the operation to all ranks that can agree."""
     operation = FencedChange(number=run.commands.next_change(), do=do, groups=tuple(groups))
     return Stages((run.stage(run.voters(), operation),))

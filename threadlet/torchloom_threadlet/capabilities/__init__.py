@@ -1,0 +1,1 @@
+"""The parts of torchLoom's own operations, found by entry points as any package's."""

@@ -1,0 +1,28 @@
+"""Drain: the worker leaves the quorum, and its training loop ends."""
+
+from torchloom_core.wire.operations import Drain
+from torchloom_threadlet.capability import Trainer, TrainerPart
+
+
+class DrainPart(TrainerPart[Drain]):
+    """Calls the functions that leave, the adapter's first."""
+
+    operation = Drain
+    fenced = "possible"
+
+    def do(self, operation: Drain, trainer: Trainer) -> str:
+        """Leave; a worker that cannot leave trains on."""
+        process, before = trainer.process, trainer.state
+        process.enter("draining")
+        try:
+            for leave in trainer.functions:
+                leave()
+        except Exception:
+            process.enter(before)
+            raise
+        process.going = False
+        process.enter("left")
+        return ""
+
+
+PARTS = (DrainPart(),)

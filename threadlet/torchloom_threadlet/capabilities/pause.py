@@ -1,0 +1,24 @@
+"""Pause: the training thread waits at a step boundary, on a lease of the Weaver's."""
+
+from torchloom_core.wire.operations import Pause
+from torchloom_threadlet.capability import Trainer, TrainerPart
+
+
+class PausePart(TrainerPart[Pause]):
+    """Begins the pause; the worker waits in it after its commands."""
+
+    operation = Pause
+    fenced = "possible"
+
+    def refusal(self, operation: Pause, trainer: Trainer) -> str:
+        """Refuse a standby, and a pause that was cancelled meanwhile."""
+        if trainer.process.is_pause_over(trainer.cause):
+            return "the pause was cancelled"
+        return "the worker is a standby" if trainer.state == "standby" else ""
+
+    def do(self, operation: Pause, trainer: Trainer) -> str:
+        """Begin it; return how long it can last, if the framework limits it."""
+        return str(trainer.process.pause(trainer.cause))
+
+
+PARTS = (PausePart(),)

@@ -1,0 +1,52 @@
+"""Find the parts of capabilities, torchLoom's own and other packages', by their entry points."""
+
+import logging
+from collections.abc import Mapping
+from functools import cache
+
+from torchloom_core.floor.plain_text import plain_line
+from torchloom_core.wire.operations import Operation
+from torchloom_threadlet.capability import SidecarPart, TrainerPart
+
+GROUP = "torchloom.trainer_capabilities"
+
+_OWN = "torchloom_threadlet."
+_logger = logging.getLogger(__name__)
+
+Part = TrainerPart[Operation] | SidecarPart[Operation]
+
+
+@cache
+def installed_parts() -> Mapping[str, Part]:
+    """Return the part of each operation by its verb, and log once what cannot be imported.
+
+    A verb that is taken twice keeps torchLoom's own part, else the first by entry point.
+    """
+    from importlib.metadata import entry_points  # costs 10 ms, which an import need not
+
+    points = {
+        (not point.value.startswith(_OWN), point.name, point.value): point
+        for point in entry_points(group=GROUP)
+    }
+    found: dict[str, Part] = {}
+    for (_, name, value), point in sorted(points.items()):
+        try:
+            for part in point.load():
+                verb = _verb_of(part)
+                if found.setdefault(verb, part) is not part:
+                    _logger.warning("trainer capability %s: %s has a part already", name, verb)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the code of anyone's package
+            text = plain_line(f"{type(error).__name__}: {error}")
+            _logger.warning("trainer capability %s is left out: %s: %s", name, value, text)
+    return found
+
+
+def verb_of(operation: Operation | type[Operation]) -> str:
+    """Return the verb of an operation."""
+    return str(operation.__struct_config__.tag)
+
+
+def _verb_of(part: object) -> str:
+    if not isinstance(part, TrainerPart | SidecarPart):
+        raise TypeError(f"need a TrainerPart or a SidecarPart, was {part!r}")
+    return verb_of(part.operation)

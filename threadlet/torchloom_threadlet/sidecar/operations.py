@@ -1,0 +1,101 @@
+"""Commands that the sidecar carries out itself, by the parts of the installed capabilities."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from typing import Any
+
+from torchloom_core.wire.commands import Ack, AckStatus, Command
+from torchloom_core.wire.links import Measured, measured_text
+from torchloom_threadlet.capability import Sidecar, SidecarPart
+from torchloom_threadlet.cleaning import error_line, warn_once
+from torchloom_threadlet.installed_parts import installed_parts, verb_of
+from torchloom_threadlet.sidecar.publisher import Publisher
+from torchloom_threadlet.trainer.command_inbox import CommandInbox
+
+_ACK_WAIT_S = 1.0
+
+
+class SidecarOperations:
+    """Decides on these commands, as the trainer does on all others, and does them.
+
+    Parameters
+    ----------
+    on_stored : callable
+        Called once the broker has stored a final ack.
+    """
+
+    def __init__(
+        self,
+        sidecar: Sidecar,
+        incarnation: int,
+        publisher: Publisher,
+        on_stored: Callable[[Ack], object],
+    ) -> None:
+        self._sidecar = sidecar
+        self._publisher = publisher
+        self._on_stored = on_stored
+        self._inbox = CommandInbox(incarnation)
+        self._under_way: set[str] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._parts: dict[str, SidecarPart[Any]] = {
+            verb: part for verb, part in installed_parts().items() if isinstance(part, SidecarPart)
+        }
+
+    def offered(self) -> tuple[str, ...]:
+        """Return the verbs that this sidecar can do now."""
+        return tuple(verb for verb, part in self._parts.items() if self._is_offered(verb, part))
+
+    def _is_offered(self, verb: str, part: SidecarPart[Any]) -> bool:
+        try:
+            return part.is_offered(self._sidecar)
+        except Exception as error:  # noqa: BLE001 - the code of anyone's package
+            warn_once(f"operation {verb}", f"it is not offered: {error_line(error)}")
+            return False
+
+    async def execute(self, command: Command, step: int) -> bool:
+        """Answer one copy of a command, and begin it; return False if it is the trainer's."""
+        verb = verb_of(command.do)
+        part = self._parts.get(verb)
+        if part is None:
+            return False
+        refusal = self._refusal(verb, part, command)
+        ack, begins = self._inbox.receive(command, time.time_ns(), step, refusal)
+        await self._publisher.ack(ack, self._on_stored)
+        if begins:
+            self._under_way.add(verb)
+            task = asyncio.create_task(self._do(part, command, step))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        return True
+
+    def _refusal(self, verb: str, part: SidecarPart[Any], command: Command) -> str:
+        try:
+            refusal = part.refusal(command.do, self._sidecar)
+        except Exception as error:  # noqa: BLE001 - the code of anyone's package
+            return error_line(error)
+        return refusal or (f"another {verb} is under way" if verb in self._under_way else "")
+
+    async def _do(self, part: SidecarPart[Any], command: Command, step: int) -> None:
+        status: AckStatus = "applied"
+        found: str | Measured
+        try:
+            found = await part.do(command.do, self._sidecar)
+        except Exception as error:  # noqa: BLE001 - the code of anyone's package
+            status, found = "failed", error_line(error)
+        self._under_way.discard(verb_of(command.do))
+        measured = found if isinstance(found, Measured) else None
+        detail = measured_text(found) if isinstance(found, Measured) else found
+        ack = self._inbox.settle(command.id, status, time.time_ns(), step, detail, measured)
+        stored = asyncio.Event()
+
+        def on_stored(ack: Ack) -> None:
+            self._on_stored(ack)
+            stored.set()
+
+        await self._publisher.ack(ack, on_stored)
+        if status == "applied":
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(stored.wait(), _ACK_WAIT_S)
+            await part.finish(command.do, self._sidecar)

@@ -1,0 +1,177 @@
+"""What a worker's commands do: decided and done by the parts of the installed capabilities."""
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+from torchloom_core.wire.commands import Command
+from torchloom_core.wire.limits import KnobValue
+from torchloom_core.wire.operations import FencedChange, Operation, Withdraw, WriteLog
+from torchloom_threadlet.capability import OperationError, Trainer, TrainerPart
+from torchloom_threadlet.cleaning import error_line, warn_once
+from torchloom_threadlet.installed_parts import installed_parts, verb_of
+
+
+class FencedChangePart(TrainerPart[FencedChange]):
+    """Holds a change until all ranks have agreed on a step."""
+
+    operation = FencedChange
+
+    def is_offered(self, trainer: Trainer) -> bool:
+        """Return whether this rank can agree with the others."""
+        return bool(trainer.process.changes.can_vote)
+
+    def refusal(self, operation: FencedChange, trainer: Trainer) -> str:
+        """Refuse what this rank could not do at the step agreed on."""
+        if not self.is_offered(trainer):
+            return "this worker cannot agree with other ranks: no framework adapter is attached"
+        return str(trainer.process.operations.fenced_refusal(operation.do, trainer.cause))
+
+
+class WithdrawPart(TrainerPart[Withdraw]):
+    """Withdraws the change, though the training thread may be blocked."""
+
+    operation = Withdraw
+
+    def is_offered(self, trainer: Trainer) -> bool:
+        """Return False: that a worker takes part in fenced changes implies it."""
+        return False
+
+    def is_at_once(self, trainer: Trainer) -> bool:
+        """Return True."""
+        return True
+
+    def do(self, operation: Withdraw, trainer: Trainer) -> str:
+        """Never agree to it."""
+        trainer.process.changes.withdraw(operation.number)
+        return ""
+
+
+class WriteLogPart(TrainerPart[WriteLog]):
+    """Writes to the trainer's own log."""
+
+    operation = WriteLog
+
+    def is_at_once(self, trainer: Trainer) -> bool:
+        """Return True."""
+        return True
+
+    def do(self, operation: WriteLog, trainer: Trainer) -> str:
+        """Write."""
+        trainer.log(operation.text)
+        return ""
+
+
+_OWN = (FencedChangePart(), WithdrawPart(), WriteLogPart())
+
+
+class Operations:
+    """Decides on one worker's operations and does them.
+
+    The link's thread and the training thread call it, without the worker's lock: a function of the
+    user's may be slow.
+
+    Parameters
+    ----------
+    process : torchloom_threadlet.trainer.worker.Worker
+        The worker.
+    """
+
+    def __init__(self, process: Any) -> None:
+        self._process = process
+
+    @cached_property
+    def _parts(self) -> Mapping[str, TrainerPart[Any]]:
+        found = {v: part for v, part in installed_parts().items() if isinstance(part, TrainerPart)}
+        return found | {verb_of(part.operation): part for part in _OWN}
+
+    def part(self, operation: Operation) -> TrainerPart[Any]:
+        """Return the part of an operation.
+
+        Raises
+        ------
+        OperationError
+            If no installed package has one.
+        """
+        verb = verb_of(operation)
+        try:
+            return self._parts[verb]
+        except KeyError:
+            raise OperationError(
+                f"unknown operation {verb!r}: no installed package carries it out in a trainer"
+            ) from None
+
+    def offered(self) -> tuple[str, ...]:
+        """Return the verbs that this worker can do now."""
+        return tuple(verb for verb, part in self._parts.items() if self._is_offered(verb, part))
+
+    def _is_offered(self, verb: str, part: TrainerPart[Any]) -> bool:
+        try:
+            return part.is_offered(self._trainer(verb))
+        except Exception as error:  # noqa: BLE001 - the code of anyone's package
+            warn_once(f"operation {verb}", f"it is not offered: {error_line(error)}")
+            return False
+
+    def refusal(self, command: Command) -> str:
+        """Return why a command cannot be carried out now, in one line; "" if it can."""
+        operation = command.do
+        try:
+            part = self.part(operation)
+            if part.fenced == "only":
+                return f"{verb_of(operation)} needs all ranks: send it as a fenced change"
+            return self._refusal(part, operation, self._for(command))
+        except Exception as error:  # noqa: BLE001 - the code of anyone's package
+            return error_line(error)
+
+    def fenced_refusal(self, operation: Operation, cause: str) -> str:
+        """Return why an operation cannot be part of a fenced change here; "" if it can.
+
+        Raises
+        ------
+        OperationError
+            If no installed package has a part for it.
+        """
+        part = self.part(operation)
+        if part.fenced == "never":
+            return f"{verb_of(operation)} cannot be part of a fenced change"
+        refusal = self._refusal(part, operation, self._trainer(verb_of(operation), cause=cause))
+        if not refusal and self._process.state == "standby" and not part.rolls_back:
+            return "the worker is a standby"
+        return refusal
+
+    def _refusal(self, part: TrainerPart[Any], operation: Operation, trainer: Trainer) -> str:
+        if self._process.state == "left":
+            return "the worker has left"
+        return part.refusal(operation, trainer)
+
+    def is_at_once(self, command: Command) -> bool:
+        """Return whether the link's thread carries out an accepted command."""
+        try:
+            return self.part(command.do).is_at_once(self._for(command))
+        except Exception:  # noqa: BLE001 - the code of anyone's package
+            return False
+
+    def can_be_fenced(self, command: Command) -> bool:
+        """Return whether other ranks may do the same, so that the step agreed on is of interest."""
+        part = self._parts.get(verb_of(command.do))
+        return part is not None and part.fenced != "never"
+
+    def do(self, command: Command) -> str:
+        """Carry out a command; return the detail for its ack, if any."""
+        return self.part(command.do).do(command.do, self._for(command)) or ""
+
+    def make(self, operation: Operation, cause: str) -> tuple[str, Mapping[str, KnobValue]]:
+        """Make a fenced change; return the detail, and the values before of knobs it has set."""
+        trainer = self._trainer(verb_of(operation), cause=cause)
+        detail = self.part(operation).do(operation, trainer)
+        return detail or "", trainer.knobs_before
+
+    def _for(self, command: Command) -> Trainer:
+        verb = verb_of(command.do)
+        return self._trainer(verb, command.id, command.cause, command.deadline_ns)
+
+    def _trainer(
+        self, verb: str, command: str = "", cause: str = "", deadline_ns: int = 0
+    ) -> Trainer:
+        functions = self._process.actuators.functions(verb)
+        return Trainer(self._process, functions, command, cause, deadline_ns)
