@@ -17,7 +17,7 @@ def asks(run: Run, worker: str, node: str, min_groups: int = 1, incarnation: int
     )
     kernel = run.kernel
     alive = kernel.fleet.alive(worker, run.now_ns)
-    return unwanted(request, alive, kernel.fleet, kernel.execution.training_groups(), min_groups)
+    return unwanted(request, alive, kernel.fleet, kernel.run.training_groups(), min_groups)
 
 
 @pytest.fixture

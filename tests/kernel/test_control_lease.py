@@ -62,9 +62,9 @@ def test_a_request_without_a_session_needs_no_control(run, want):
 def test_any_session_may_turn_the_kill_switch_on(run):
     ask(run, "ann", TakeControl())
     assert ask(run, "bob", StopActions()).ok
-    assert run.kernel.execution.stopped
+    assert run.kernel.run.switch.stopped
     assert not ask(run, "bob", ResumeActions()).ok
-    assert run.kernel.execution.stopped
+    assert run.kernel.run.switch.stopped
 
 
 def test_any_session_may_annotate_the_record(run):
@@ -79,7 +79,7 @@ def test_control_is_taken_from_another_session_only_by_force(run):
     refused = ask(run, "bob", TakeControl())
     assert (refused.ok, refused.text) == (False, "ann has control")
     assert ask(run, "bob", TakeControl(force=True)).text == "bob has control, taken from ann"
-    assert run.kernel.control_lease.holder(run.now_ns) == "bob"
+    assert run.kernel.requests.control_lease.holder(run.now_ns) == "bob"
     assert texts(run) == ["ann has control", "bob has control, taken from ann"]
 
 
@@ -89,8 +89,8 @@ def test_a_renewed_lease_continues_and_an_expired_one_is_reported_once(run):
         run.tick()
     for _ in range(3):
         run.tick()
-    assert run.kernel.control_lease.holder(run.now_ns) == ""
-    assert run.kernel.control_lease.until_ns(run.now_ns) == 0
+    assert run.kernel.requests.control_lease.holder(run.now_ns) == ""
+    assert run.kernel.requests.control_lease.until_ns(run.now_ns) == 0
     assert texts(run) == ["ann has control", "the control lease of ann expired"]
     assert ask(run, "bob", TakeControl()).ok
 
@@ -98,7 +98,7 @@ def test_a_renewed_lease_continues_and_an_expired_one_is_reported_once(run):
 def test_released_control_is_free(run):
     ask(run, "ann", TakeControl())
     assert ask(run, "bob", ReleaseControl()).text == "bob did not have control"
-    assert run.kernel.control_lease.holder(run.now_ns) == "ann"
+    assert run.kernel.requests.control_lease.holder(run.now_ns) == "ann"
     assert ask(run, "ann", ReleaseControl()).ok
     assert ask(run, "bob", TakeControl()).ok
 
@@ -106,4 +106,4 @@ def test_released_control_is_free(run):
 def test_control_needs_a_session(run):
     for want in (TakeControl(), ReleaseControl()):
         assert ask(run, "", want).text == "control is for web pages: need a session"
-    assert run.kernel.control_lease.holder(run.now_ns) == ""
+    assert run.kernel.requests.control_lease.holder(run.now_ns) == ""

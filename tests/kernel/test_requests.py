@@ -163,7 +163,7 @@ def test_the_last_256_answers_survive_a_restart():
     run = restarted(run)
     for number in range(200, 300):
         run.want(Approve(proposal=str(number)), sent_as=f"n{number}")
-    restored = list(run.kernel.answers.table)
+    restored = list(run.kernel.requests.answers.table)
     assert restored == [f"n{number}" for number in range(44, 300)]
 
 
@@ -171,9 +171,9 @@ def test_the_kill_switch_never_treats_a_request_as_repeated():
     run = three_groups(make_kernel())
     for _ in range(2):
         run.want(StopActions(), sent_as="stop")
-        assert run.kernel.execution.stopped
+        assert run.kernel.run.switch.stopped
         run.want(ResumeActions(), sent_as="resume")
-        assert not run.kernel.execution.stopped
+        assert not run.kernel.run.switch.stopped
     assert len(run.all(Reply)) == 4
 
 

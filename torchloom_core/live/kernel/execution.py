@@ -1,26 +1,23 @@
 """Carry out granted actions: plans of commands, stage by stage, to their outcomes.
 
 The kernel starts a plan for each granted verdict and advances all plans at every tick and ack.
-:class:`Execution` is also the :class:`~torchloom_core.live.kernel.arbiter.limits.Situation` of the
-safety limits. The kind of action defines the stages of a plan.
+The kind of action defines the stages of a plan.
 """
 
-from collections.abc import Iterable, Set
+from collections.abc import Iterable
 
 import msgspec
 
 from torchloom_core.config.schema import Config
 from torchloom_core.floor.clock import SECOND_NS
-from torchloom_core.floor.persistent_table import PersistentTable
 from torchloom_core.live.kernel.actions.kinds import kind_of
 from torchloom_core.live.kernel.actions.run import PAUSING, Run
-from torchloom_core.wire.actions import Action, ChangeKnob
-from torchloom_core.wire.commands import RECONCILE, Command
+from torchloom_core.live.kernel.upkeep import Upkeep
+from torchloom_core.wire.actions import ChangeKnob
+from torchloom_core.wire.commands import Command
 from torchloom_core.wire.decisions import Issue, Outcome, Output, Verdict
-from torchloom_core.wire.limits import KnobValues
-from torchloom_core.wire.messages import Hello
-from torchloom_core.wire.operations import Drain, FencedChange, Join, Prepare, Withdraw
-from torchloom_core.wire.plans import Plan, Stage, Stopped, begun_by, called_off, missed_text
+from torchloom_core.wire.operations import Drain, FencedChange, Join, Withdraw
+from torchloom_core.wire.plans import Plan, Stage, begun_by, called_off, missed_text
 
 WITHDRAWAL = "withdrawn"
 """The cause of commands that withdraw a change that a rank rejected."""
@@ -35,65 +32,14 @@ class Execution:
         Verdicts that a person called off; their outcome does not count as a failed action.
     """
 
-    def __init__(self, run: Run, config: Config) -> None:
+    def __init__(self, run: Run, upkeep: Upkeep, config: Config) -> None:
         self._run = run
-        self._dry_run = config.arbiter.dry_run
+        self._upkeep = upkeep
         self._plans = run.plans
         self._commands = run.commands
         self._patience_ns = round(2 * config.weaver.command_deadline_s * SECOND_NS)
         self._restored_ns = 0
         self.called_off: set[str] = set()
-        self.switch: PersistentTable[Stopped] = PersistentTable("actions")
-
-    @property
-    def stopped(self) -> bool:
-        """Whether the kill switch is on."""
-        return "stopped" in self.switch
-
-    @property
-    def is_passive(self) -> bool:
-        """Whether only plans send commands: in a dry run, or with the kill switch on."""
-        return self._dry_run or self.stopped
-
-    def stop(self) -> None:
-        """Turn the kill switch on."""
-        self.switch["stopped"] = Stopped()
-
-    def resume(self) -> None:
-        """Turn the kill switch off."""
-        self.switch.pop("stopped", None)
-
-    # --- the situation of the safety limits ---
-
-    def obstacle(self, action: Action) -> str:
-        """Return why the action cannot be carried out, or an empty string."""
-        return kind_of(action).obstacle(action, self._run)
-
-    def in_progress(self, target: str) -> str:
-        """Return the verdict whose plan works on the target, or an empty string."""
-        plan = self._plans.table.get(self._plans.on(target))
-        return plan.verdict if plan and not plan.called_off else ""
-
-    def training_groups(self) -> set[str]:
-        """Return the replica groups that train."""
-        return self._run.training_groups()
-
-    def role_of(self, group: str) -> str:
-        """Return the role of a replica group, an empty string if nobody is known of it."""
-        return self._run.fleet.role_of(group)
-
-    def nodes(self) -> set[str]:
-        """Return all known nodes."""
-        return self._run.fleet.nodes()
-
-    def cordoned(self) -> Set[str]:
-        """Return the cordoned nodes."""
-        return self._run.fleet.cordons.nodes
-
-    def groups_in_motion(self) -> set[str]:
-        """Return the replica groups that some plan moves away."""
-        plans = self._plans.table.values()
-        return {group for plan in plans for group in kind_of(plan.action).moves(plan.action)}
 
     # --- plans ---
 
@@ -285,7 +231,7 @@ class Execution:
             applied=plan.applied + len(plan.commands),
         )
         joins = isinstance(plan.stages[0].operation, Join)
-        return outputs + (self._hold_back_standbys() if joins else [])
+        return outputs + (self._upkeep.hold_back_standbys() if joins else [])
 
     def _end(self, plan: Plan, trouble: str) -> list[Output]:
         run, kind = self._run, kind_of(plan.action)
@@ -293,7 +239,7 @@ class Execution:
         outputs = kind.end(plan, trouble, run)
         if plan.change and plan.fate == "offered":
             outputs += self._send_withdrawal(plan, still_open)
-        if trouble and not (self.stopped or plan.called_off or plan.applied):
+        if trouble and not (self._run.switch.stopped or plan.called_off or plan.applied):
             outputs += self._drain_partial_join(plan)
         if not trouble:
             done = kind.summary(plan.action, plan, run)
@@ -356,50 +302,8 @@ class Execution:
         else:
             outputs = self._end(plan, plan.called_off)
         if applied and isinstance(plan.action, ChangeKnob):  # its value is settled now
-            outputs += self.reconcile(self._run.fleet.hello)
+            outputs += self._upkeep.reconcile(self._run.fleet.hello)
         return outputs
-
-    def reconcile(self, hellos: Iterable[Hello]) -> list[Output]:
-        """Set the knobs of workers that do not have their desired values."""
-        if self.stopped:
-            return []
-        fleet = self._run.fleet
-        unsettled = self._plans.unsettled()
-        outputs: list[Output] = []
-        for hello in hellos:
-            worker, row = hello.worker, fleet.row_of[hello.worker]
-            if fleet.is_over(row) or not self._run.launches.is_in_job(hello):
-                continue
-            on_the_way = self._commands.knobs_in_flight(worker)
-            present = fleet.knobs[row]
-            for operation in self._run.desired.missing(hello, present, fleet.knob_specs, unsettled):
-                if operation.knob not in on_the_way:
-                    outputs += self._run.issue(self._run.stage([row], operation), RECONCILE)
-        return outputs
-
-    def unset_values(self) -> KnobValues:
-        """Return the run-fenced knobs that have to be set again after a restart of the run."""
-        run = self._run
-        changes = any(plan.change for plan in self._plans.table.values())
-        if not run.desired.table or self.is_passive or changes:
-            return {}
-        rows, hello = run.voters(), run.fleet.hello
-        incarnations = [(hello[row].worker, hello[row].incarnation) for row in rows]
-        if not all(run.launches.is_in_job(hello[row]) for row in rows):
-            return {}
-        present = [run.fleet.knobs[row] for row in rows]
-        return run.desired.nowhere(run.fleet.knob_specs, incarnations, present)
-
-    def prepare_standbys(self) -> list[Output]:
-        """Hold standbys back from quorums, and prepare those that the lighthouse holds back."""
-        run, outputs = self._run, self._hold_back_standbys()
-        if self.is_passive:
-            return outputs
-        ready = run.held_standbys.to_prepare(run.commands.workers_with(Join, Drain, Prepare))
-        return outputs + run.issue(run.stage(ready, Prepare()), "standby")
-
-    def _hold_back_standbys(self) -> list[Output]:
-        return self._run.held_standbys.hold_back(self._commands.workers_with(Join))
 
     def restore(self, plans: Iterable[Plan], commands: Iterable[Command], stopped: bool) -> None:
         """Take over the plans and the kill switch of an earlier Weaver.
@@ -420,4 +324,4 @@ class Execution:
             self._plans.opened(plan.verdict, [command.id for command in own], incarnations)
             kind.restored(plan, self._run)
         if stopped:
-            self.stop()
+            self._run.switch.stop()

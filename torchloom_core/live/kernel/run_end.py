@@ -2,7 +2,6 @@
 
 from torchloom_core.live.fleet.launches import AT_WORK
 from torchloom_core.live.kernel.actions.run import Run
-from torchloom_core.live.kernel.execution import Execution
 from torchloom_core.wire import notices
 from torchloom_core.wire.decisions import Output
 from torchloom_core.wire.endings import is_own_end
@@ -18,9 +17,8 @@ class RunEnd:
     Unreachable workers and standbys do not count.
     """
 
-    def __init__(self, run: Run, execution: Execution) -> None:
+    def __init__(self, run: Run) -> None:
         self._run = run
-        self._execution = execution
         self._of_their_own = False
         self._otherwise = False
 
@@ -44,7 +42,7 @@ class RunEnd:
         forgotten: list[Output] = []
         for knob in dict.fromkeys(one.knob for one in desired):
             forgotten += self._run.desired.forget(knob, None)
-        rows = [] if self._execution.is_passive else self._run.rows_in("standby")
+        rows = [] if self._run.switch.is_passive else self._run.rows_in("standby")
         dismissed = [self._run.fleet.hello[row].worker for row in rows]
         outputs = self._run.issue(self._run.stage(rows, Drain()), _CAUSE)
         return [notices.of_run_end(dismissed, desired), *forgotten, *outputs]

@@ -122,10 +122,7 @@ class Weaver:
     # --- inputs ---
 
     def receive(self, message: Telemetry | Input, ts_ns: int) -> bool:
-        """Feed one input to the kernel, record it, and post its outputs.
-
-        Return whether it was handled: False once this Weaver is ending.
-        """
+        """Feed one input to the kernel, record it, post its outputs; False while it is ending."""
         if self._over.done():
             return False
         try:
@@ -218,11 +215,7 @@ class Weaver:
     # --- the loop ---
 
     async def start(self, recovered: Recovered, poison: Recorded | None = None) -> None:
-        """Take over the last Weaver's state, then accept requests.
-
-        ``poison`` is the input at which the last Weaver failed; it is skipped if it comes again.
-        TorchloomError if the state cannot be taken over, or the broker stays unreachable.
-        """
+        """Take over the last Weaver's state but for the input ``poison``; then accept requests."""
         self._poison = poison
         self.enter(recovered)
         control = recovered.control
@@ -263,11 +256,7 @@ class Weaver:
         return self._kernel.training_replicas()
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Tick until ``stop`` is set or an error ends this Weaver.
-
-        TorchloomError if the broker refuses the state, another Weaver took over the run, or the
-        kernel failed at an input.
-        """
+        """Tick until ``stop`` is set, or raise the TorchloomError that ends this Weaver."""
         sending = asyncio.create_task(self._effectors.run())
         ticking = asyncio.create_task(self._tick_forever())
         repeating = asyncio.create_task(self._repeat_pause())

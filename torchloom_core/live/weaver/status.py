@@ -60,10 +60,7 @@ def describe(
     recording: str = "",
     page: Page = _FIRST,
 ) -> Status:
-    """Return a page of the run's status, as much as fits a message.
-
-    ``log`` is the trajectory's folder, ``recording`` the reason why it is not written.
-    """
+    """Return a page of the run's status, as much as fits a message; ``log`` is its record."""
     workers: list[WorkerStatus] = []
     more = False
     if page.workers:
@@ -149,10 +146,7 @@ def _at_risk(kernel: Kernel) -> Iterator[AtRisk]:
 
 
 def _lighthouse(kernel: Kernel) -> str:
-    """Return in a line what torchLoom's lighthouse sees; empty without one.
-
-    A group's incarnation that has ended, or was followed by another, is left out.
-    """
+    """Return in a line what the lighthouse sees of groups that live on; empty without one."""
     view = kernel.run.steering.view
     if view is None:
         return ""

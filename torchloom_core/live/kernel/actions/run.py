@@ -13,6 +13,7 @@ from torchloom_core.live.fleet.launches import Launches
 from torchloom_core.live.fleet.run_pause import RunPause
 from torchloom_core.live.fleet.state import FleetState
 from torchloom_core.live.fleet.steering import Steering
+from torchloom_core.live.kernel.kill_switch import KillSwitch
 from torchloom_core.wire.decisions import Notice, Output
 from torchloom_core.wire.knobs import find_spec
 from torchloom_core.wire.limits import KnobValue
@@ -47,10 +48,12 @@ class Run:
         guards: Guards,
         stale_after_s: float,
         steering: Steering,
+        switch: KillSwitch,
     ) -> None:
         self.fleet = fleet
         self.commands = commands
         self.guards = guards
+        self.switch = switch
         self.plans = UnderWay()
         self.pauses = RunPause(fleet, stale_after_s)
         self.desired = DesiredKnobs()

@@ -1,0 +1,60 @@
+"""Keep the workers as desired: their knobs set, their standbys prepared."""
+
+from collections.abc import Iterable
+
+from torchloom_core.live.kernel.actions.run import Run
+from torchloom_core.wire.commands import RECONCILE
+from torchloom_core.wire.decisions import Output
+from torchloom_core.wire.limits import KnobValues
+from torchloom_core.wire.messages import Hello
+from torchloom_core.wire.operations import Drain, Join, Prepare
+
+
+class Upkeep:
+    """Sends commands that no action asked for."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def reconcile(self, hellos: Iterable[Hello]) -> list[Output]:
+        """Set the knobs of workers that do not have their desired values."""
+        if self._run.switch.stopped:
+            return []
+        fleet = self._run.fleet
+        unsettled = self._run.plans.unsettled()
+        outputs: list[Output] = []
+        for hello in hellos:
+            worker, row = hello.worker, fleet.row_of[hello.worker]
+            if fleet.is_over(row) or not self._run.launches.is_in_job(hello):
+                continue
+            on_the_way = self._run.commands.knobs_in_flight(worker)
+            present = fleet.knobs[row]
+            for operation in self._run.desired.missing(hello, present, fleet.knob_specs, unsettled):
+                if operation.knob not in on_the_way:
+                    outputs += self._run.issue(self._run.stage([row], operation), RECONCILE)
+        return outputs
+
+    def unset_values(self) -> KnobValues:
+        """Return the run-fenced knobs that have to be set again after a restart of the run."""
+        run = self._run
+        changes = any(plan.change for plan in self._run.plans.table.values())
+        if not run.desired.table or self._run.switch.is_passive or changes:
+            return {}
+        rows, hello = run.voters(), run.fleet.hello
+        incarnations = [(hello[row].worker, hello[row].incarnation) for row in rows]
+        if not all(run.launches.is_in_job(hello[row]) for row in rows):
+            return {}
+        present = [run.fleet.knobs[row] for row in rows]
+        return run.desired.nowhere(run.fleet.knob_specs, incarnations, present)
+
+    def prepare_standbys(self) -> list[Output]:
+        """Hold standbys back from quorums, and prepare those that the lighthouse holds back."""
+        run, outputs = self._run, self.hold_back_standbys()
+        if self._run.switch.is_passive:
+            return outputs
+        ready = run.held_standbys.to_prepare(run.commands.workers_with(Join, Drain, Prepare))
+        return outputs + run.issue(run.stage(ready, Prepare()), "standby")
+
+    def hold_back_standbys(self) -> list[Output]:
+        """Hold back all standbys but those that are to join."""
+        return self._run.held_standbys.hold_back(self._run.commands.workers_with(Join))
