@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from tests.dashboard.records import since
 from torchloom_core.capabilities.migrate import Migrate
 from torchloom_core.live.dashboard.record import MOST_LINES, MOST_STORIES, Record
 from torchloom_core.wire.actions import ChangeKnobs
@@ -53,7 +54,7 @@ def decide(
 
 
 def gone(record, version):
-    return [one.id for one in record.merged_since(version)]
+    return record.since(version)["merged"]
 
 
 def life(record, worker, status, step=-1, cause="p1.1", detail=""):
@@ -85,7 +86,7 @@ def test_a_story_goes_from_the_proposal_to_what_it_did(record):
     )
     tell(record, done)
     tell(record, Judged(verdict="p1.1", hurt=False, text="loss 2.1", before={"lr": 0.1}))
-    (story,) = record.stories_since(0)
+    (story,) = since(record, "stories")
     assert (story.by, story.summary, story.reason) == ("tuner", "knobs lr = 0.5", "it is slow")
     assert (story.gain_gpu_s, story.cost_gpu_s, story.confidence) == (100.0, 2.0, 0.5)
     assert (story.granted, story.rule, story.detail) == (True, "net_gain", "because")
@@ -99,7 +100,7 @@ def test_a_story_goes_from_the_proposal_to_what_it_did(record):
 def test_a_repeated_verdict_is_shown_once(record):
     propose(record)
     decide(record, reason="it is slow")
-    (story,) = record.stories_since(0)
+    (story,) = since(record, "stories")
     assert (story.reason, story.rule, story.detail) == ("it is slow", "net_gain", "")
 
 
@@ -127,7 +128,7 @@ def test_a_story_says_when_each_of_its_moments_came_first(record):
     ]
     for second, message in enumerate(update):
         tell(record, message, NOW_S + second)
-    (story,) = record.stories_since(0)
+    (story,) = since(record, "stories")
     assert {word: at_s - NOW_S for word, at_s in story.moments.items()} == {
         "proposed": 0,
         "verdict": 1,
@@ -151,7 +152,7 @@ def test_a_proposal_that_waits_has_the_time_of_that_and_of_its_end(record):
             net_gpu_s=1.0,
         )
         tell(record, verdict, NOW_S + 8 * second)
-        (story,) = record.stories_since(0)
+        (story,) = since(record, "stories")
         assert "verdict" in story.moments or not granted
     assert (story.moments["waits"], story.moments["verdict"]) == (NOW_S, NOW_S + 8)
 
@@ -159,7 +160,7 @@ def test_a_proposal_that_waits_has_the_time_of_that_and_of_its_end(record):
 def test_a_proposal_that_repeats_a_waiting_one_does_not_wait(record):
     propose(record)
     decide(record, granted=False, rule="approval", reason="p1.0 already waits for approval")
-    (story,) = record.stories_since(0)
+    (story,) = since(record, "stories")
     assert set(story.moments) == {"proposed", "verdict"}
 
 
@@ -167,7 +168,7 @@ def test_a_story_names_the_command_that_it_led_to(record):
     decide(record)
     life(record, "g0-0", "issued")
     life(record, "g1-0", "issued")
-    (story,) = record.stories_since(0)
+    (story,) = since(record, "stories")
     assert story.command == "c-g0-0"
 
 
@@ -184,17 +185,17 @@ def add_forecast(record, predictor="trend", **hazard):
 
 def test_a_forecast_is_a_line_when_somebody_is_newly_at_risk(record):
     add_forecast(record, g0_0=0.05)
-    assert record.lines_since(0) == []
+    assert since(record, "lines") == []
     for hazard in (0.2, 0.3, 0.2):
         add_forecast(record, g0_0=0.05, g1_0=hazard)
-    (line,) = record.lines_since(0)
+    (line,) = since(record, "lines")
     assert (line.kind, line.worker) == ("forecast", "g1-0")
     assert line.text == "trend within 600 s: g1-0 20%: it is hot"
     add_forecast(record, g0_0=0.4, g1_0=0.2)
     add_forecast(record, "other", g1_0=0.2)
     add_forecast(record)
     add_forecast(record, g1_0=0.2)
-    assert [line.text.partition(":")[0] for line in record.lines_since(line.version)] == [
+    assert [line.text.partition(":")[0] for line in since(record, "lines", line.version)] == [
         "trend within 600 s",
         "other within 600 s",
         "trend within 600 s",
@@ -205,22 +206,22 @@ def test_only_changes_are_sent_again(record):
     propose(record, 1)
     propose(record, 2, policy="other")
     seen = record.version
-    assert record.stories_since(seen) == []
+    assert since(record, "stories", seen) == []
     decide(record, 1)
-    assert [story.id for story in record.stories_since(seen)] == ["p1.1"]
+    assert [story.id for story in since(record, "stories", seen)] == ["p1.1"]
 
 
 def test_what_is_denied_again_and_again_is_one_story_with_how_often(record):
     for number in range(1, 101):
         propose(record, number)
         decide(record, number, granted=False, rule="cooldown")
-    (story,) = record.stories_since(0)
+    (story,) = since(record, "stories")
     assert (story.id, story.times) == ("p1.100", 100)
     propose(record, 101)
     decide(record, 101, granted=False, rule="min_groups")
     propose(record, 102, action=Migrate(group="g1"))
     decide(record, 102, action=Migrate(group="g1"), granted=False, rule="cooldown")
-    assert [story.times for story in record.stories_since(0)] == [100, 1, 1]
+    assert [story.times for story in since(record, "stories")] == [100, 1, 1]
 
 
 @pytest.mark.parametrize("looks_every", [1, 2, 7])
@@ -233,7 +234,7 @@ def test_a_page_that_is_open_forgets_a_story_that_has_gone_into_another(record, 
             continue
         for look in ("proposed", "denied"):
             known = {i: story for i, story in known.items() if i not in gone(record, seen)}
-            known |= {story.id: story for story in record.stories_since(seen)}
+            known |= {story.id: story for story in since(record, "stories", seen)}
             seen = record.version
             if look == "proposed":
                 decide(record, number, granted=False, rule="cooldown")
@@ -254,7 +255,7 @@ def test_what_has_waited_for_a_person_keeps_its_reason_and_its_price(record, end
             text = f"p1.{first} already waits for approval"
             decide(record, number, granted=False, rule="approval", reason=text)
         decide(record, first, granted=granted, rule=rule)
-    update = {story.id: story for story in record.stories_since(0)}
+    update = {story.id: story for story in since(record, "stories")}
     assert [(story_id, story.times) for story_id, story in update.items()] == [
         ("p1.10", 9),
         ("p1.1", 1),
@@ -273,7 +274,7 @@ def test_what_waited_for_a_person_waits_no_more_once_another_weaver_decides(reco
         decide(record, number, granted=False, rule="approval", reason="waits 300 s for approval")
     before = record.version
     record.forget_waiting({"p1.1", "p1.7"})
-    (story,) = record.stories_since(before)
+    (story,) = since(record, "stories", before)
     assert (story.id, story.granted, story.rule) == ("p1.1", False, "expiry")
     assert story.detail == "the Weaver restarted before it was approved"
 
@@ -282,16 +283,16 @@ def test_a_decision_whose_start_was_missed_is_shown_from_there(record):
     decide(record)
     life(record, "g0-0", "applied", step=3)
     life(record, "g0-0", "applied", step=3, cause="p9.9")
-    (story,) = record.stories_since(0)
+    (story,) = since(record, "stories")
     assert story.steps == {3: 1}
 
 
 def test_all_else_is_a_line_of_plain_characters(record):
     tell(record, Notice(kind="fault", text="hang of <b>g0-0</b>\n\x1b[2J", worker="g0-0"))
-    (line,) = record.lines_since(0)
+    (line,) = since(record, "lines")
     assert (line.kind, line.worker) == ("fault", "g0-0")
     assert line.text == "hang of <b>g0-0</b> \\x1b[2J"
-    assert record.lines_since(line.version) == []
+    assert since(record, "lines", line.version) == []
 
 
 @pytest.mark.parametrize(
@@ -313,7 +314,7 @@ def test_what_is_no_message_of_ours_is_passed_over(record, kind, body):
     propose(record)
     for data in update:
         record.take(kind, data, NOW_S)
-    assert any(story.by == "tuner" for story in record.stories_since(0))
+    assert any(story.by == "tuner" for story in since(record, "stories"))
 
 
 def test_the_record_is_bounded(record):
@@ -321,8 +322,8 @@ def test_the_record_is_bounded(record):
         propose(record, number, action=Migrate(group=f"g{number}"))
     for number in range(2 * MOST_LINES):
         tell(record, Notice(kind="hello", text=f"{number}"))
-    assert len(record.stories_since(0)) == MOST_STORIES
-    lines = record.lines_since(0)
+    assert len(since(record, "stories")) == MOST_STORIES
+    lines = since(record, "lines")
     assert MOST_LINES <= len(lines) <= MOST_LINES + MOST_LINES // 4
     assert lines[-1].text == f"{2 * MOST_LINES - 1}"
 
@@ -331,35 +332,36 @@ def test_a_trainers_own_lines_are_kept_apart(record):
     who = {"run": "run", "worker": "g0-0", "incarnation": 1}
     fields = {"level": "error", "logger": "mine", "text": "no\n\x1b[2J<b>", "dropped": 3}
     record.log(Note(**who, kind="log", fields=fields), NOW_S)
-    (line,) = record.logs_since(0)
+    (line,) = since(record, "logs")
     assert (line.kind, line.worker) == ("error", "g0-0")
     assert line.text == "mine: no\n\\x1b[2J<b> (3 lines before it were dropped)"
-    assert record.lines_since(0) == []
+    assert since(record, "lines") == []
     fields = {"level": "\u202e" * 99, "text": "x" * 10**6, "dropped": "\x1b[2J" * 10**5}
     record.log(Note(**who, kind="log", fields=fields), NOW_S)
-    long = record.logs_since(0)[-1]
+    long = since(record, "logs")[-1]
     assert (long.kind + long.text).isprintable()
     assert len(long.kind) + len(long.text) < 2000
     trace = "Traceback:\n  File 'x'\n" + "\n".join(f"\tline {n}" for n in range(900))
     record.log(Note(**who, kind="log", fields={"text": f"{trace}\nOSError: no"}), NOW_S)
-    update = record.logs_since(0)[-1].text.split("\n")
+    update = since(record, "logs")[-1].text.split("\n")
     assert update[:2] == [": Traceback:", "  File 'x'"]
     assert update[-2:] == ["    line 899", "OSError: no"]
     assert len("".join(update)) < 2000
     for number in range(2 * MOST_LINES):
         record.log(Note(**who, kind="log", fields={"text": f"{number}"}), NOW_S)
-    assert len(record.logs_since(0)) <= MOST_LINES + MOST_LINES // 4
+    assert len(since(record, "logs")) <= MOST_LINES + MOST_LINES // 4
 
 
 def test_a_change_keeps_the_values_to_go_back_to(record):
     record.knob_values = {"lr": 0.1, "momentum": 0.9}
     propose(record)
     decide(record)
-    (story,) = record.stories_since(0)
+    (story,) = since(record, "stories")
     assert (story.action["kind"], story.action["values"]) == ("knobs", {"lr": 0.5})
     assert story.before == {"lr": 0.1}
     assert record.knob_values == {"momentum": 0.9}, "a second change would go back too far"
     tell(record, Judged(verdict="p1.1", hurt=False, text="loss 2.1", before={"lr": 0.2}))
+    (story,) = since(record, "stories")
     assert story.before == {"lr": 0.2}
     propose(record, 2, action=Migrate(group="g1"))
-    assert record.stories_since(story.version)[0].before == {}
+    assert since(record, "stories", story.version)[0].before == {}

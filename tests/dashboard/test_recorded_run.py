@@ -6,6 +6,7 @@ import os
 
 import pytest
 
+from tests.dashboard.records import since
 from tests.recorded_epoch import record_epoch
 from tests.waiting import eventually
 from torchloom_core.floor.errors import StateError
@@ -38,13 +39,13 @@ async def test_what_was_seen_decided_and_done_is_all_there(tmp_path):
         "failed",
         3,
     )
-    stories = past.record.stories_since(0)
+    stories = since(past.record, "stories")
     assert [story.granted for story in stories] == [True, False]
     assert stories[0].steps == {4: 1}
     assert (stories[0].reason, stories[0].detail) == ("requested by alice", "")
     assert {"verdict", "issued", "applied"} <= set(stories[0].moments)
     assert sum(past.board.time_account.shares[kind] for kind in KINDS) > 0
-    lines = [line.text for line in past.record.lines_since(0)]
+    lines = [line.text for line in since(past.record, "lines")]
     assert "r1 alice requests knob lr = 0.25 on all" in lines
     assert any("was killed by SIGKILL" in line for line in lines)
     assert past.age_s is None
@@ -56,7 +57,7 @@ async def test_several_lives_are_one_run(tmp_path):
     past = await read(tmp_path)
     assert len(past.board) == 1
     assert STATES[past.board.states(past.now_s)[0]] == "failed"
-    assert len(past.record.stories_since(0)) >= 2
+    assert len(since(past.record, "stories")) >= 2
 
 
 def test_where_there_is_no_trajectory_is_one_line(tmp_path):

@@ -33,7 +33,8 @@ async def test_a_connection_lost_before_its_first_message_is_made_again(monkeypa
 
     monkeypatch.setattr(weaver_link.Connection, "open", open_lost)
     monkeypatch.setattr(weaver_link, "_RETRY_S", 0.01)
-    link = asyncio.create_task(WeaverLink(None, "run", "nats://nowhere", None).run())
+    made_link = WeaverLink(None, "run", "nats://nowhere", None, restored=False)
+    link = asyncio.create_task(made_link.run())
     await eventually(lambda: len(made) > 2)
     assert not link.done()
     link.cancel()

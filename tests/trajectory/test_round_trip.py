@@ -27,7 +27,7 @@ from torchloom_core.wire.codec import encode, encode_telemetry
 from torchloom_core.wire.decisions import Output, PolicyFailed
 from torchloom_core.wire.events import Input, Tick
 from torchloom_core.wire.messages import Telemetry, WorkerState
-from torchloom_core.wire.operations import Operation
+from torchloom_core.wire.operations import FencedChange, Operation
 from torchloom_core.wire.preview import MOST_REPEATS, MOST_STEPS, PreviewRequest
 
 pytestmark = pytest.mark.slow
@@ -54,6 +54,9 @@ def values_of(kind: Any) -> st.SearchStrategy[Any]:
         return PROBES
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         hints = typing.get_type_hints(kind, include_extras=True)
+        if kind is FencedChange:
+            others = (one for one in Operation.__subclasses__() if one is not FencedChange)
+            hints["do"] = typing.Union[tuple(others)]
         fields = {name: values_of(hints[name]) for name in kind.__struct_fields__}
         if issubclass(kind, PreviewRequest):
             fields["steps"] = st.integers(0, MOST_STEPS // MOST_REPEATS)

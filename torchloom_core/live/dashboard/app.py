@@ -77,10 +77,7 @@ class PageRequests:
         self._quota = Quota(per_s=_PER_S, rest_s=_REST_S)
 
     async def forward(self, verb: str, data: bytes, session: str) -> Answer:
-        """Return the Weaver's answer, or the reason for a refusal.
-
-        ``session`` is the browser's own: a page cannot use another one.
-        """
+        """Return the Weaver's answer, or a refusal; ``session`` is the browser's own."""
         if verb not in VERBS:
             return Answer(ok=False, text=f"need one of the page's verbs, was {verb[:64]!r}")
         # The kill switch has a quota of its own.

@@ -95,37 +95,28 @@ class Backtest:
         its ``arm``, ``policies``, ``gain`` as value, low and high in ``unit``, and whether they
         had the ``same`` options as in this config. Or ``trouble``: why it cannot be read.
         """
+        path = None
         try:
             path = self._newest()
-        except OSError as error:
-            return {"path": "", "trouble": f"{self._beside}: cannot be read: {error.strerror}"}
-        if path is None:
-            return {}
-        try:
+            if path is None:
+                return {}
             written_ns = path.stat().st_mtime_ns
             if (path, written_ns) != self._read:
-                shown: dict[str, Any] = {"path": _text(path), "at_s": written_ns / 1e9}
+                shown: dict[str, Any] = {"path": printable(str(path)), "at_s": written_ns / 1e9}
                 try:
                     self._shown = shown | {"expectations": _expectations(path, self._policies)}
                 except DashboardError as error:
                     self._shown = shown | {"trouble": printable(str(error))}
                 self._read = path, written_ns
         except OSError as error:
-            return {
-                "path": _text(path),
-                "trouble": f"{_text(path)}: cannot be read: {error.strerror}",
-            }
+            text, place = printable(str(path or "")), printable(str(path or self._beside))
+            return {"path": text, "trouble": f"{place}: cannot be read: {error.strerror}"}
         return self._shown
 
     def _newest(self) -> Path | None:
         if self._given is not None:
             return self._given / "report.json" if self._given.is_dir() else self._given
         return max(self._beside.glob(BESIDE), key=_written_ns, default=None)
-
-
-def _text(path: Path) -> str:
-    """Return a path as printable text, whatever bytes it has."""
-    return printable(str(path))
 
 
 def _written_ns(path: Path) -> int:

@@ -95,10 +95,7 @@ class Board:
     # --- inputs ---
 
     def add(self, hello: Hello, now_s: float) -> None:
-        """Add a worker or its next incarnation, unless that may not follow the present one.
-
-        An incarnation keeps its place: a change would send all places to all pages again.
-        """
+        """Add a worker or its next incarnation if it may follow; an incarnation keeps its place."""
         row = self.row_of.get(hello.worker, -1)
         if row >= 0 and not self._may_follow(row, hello.incarnation, now_s):
             return
@@ -158,10 +155,7 @@ class Board:
             self._seen_s[row] = now_s
 
     def close_second(self, now_s: float) -> None:
-        """Add a point to each series: all values since the last second, the median of the newest.
-
-        Also update the time account and the slow ranks.
-        """
+        """Add a point to each series, from the values of the last second; update the accounts."""
         count, states = len(self.places), self.states(now_s)
         self.time_account.update(now_s, states, self.steps(), self._job[: len(self.places)])
         moves = self.progress_age_s(now_s) <= self.time_account.stalled_after_s
@@ -299,10 +293,7 @@ class Board:
             self._high = _longer(self._high, shape[1], np.nan)
 
     def _column(self, metric: str, row: int) -> int:
-        """Return the column of a metric, a new one if it has none.
-
-        -1 if all columns are taken, or all that the worker in ``row`` may add.
-        """
+        """Return the column of a metric, if need be a new one; -1 if the worker may add no more."""
         column = self._columns.get(metric)
         if column is None:
             if len(self.metrics) >= MOST_METRICS or self._added[row] >= MOST_OF_ONE:

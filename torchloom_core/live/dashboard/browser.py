@@ -8,7 +8,6 @@ import asyncio
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict
 from typing import Annotated, Any
 
 import msgspec
@@ -156,15 +155,7 @@ class Browser:
             yield {"knobs": state.knobs}
         if state.record.version != self._record_version:
             before, self._record_version = self._record_version, state.record.version
-            yield {
-                "merged": [one.id for one in state.record.merged_since(before)],
-                "stories": [asdict(story) for story in state.record.stories_since(before)],
-                "lines": [asdict(line) for line in state.record.lines_since(before)],
-                "logs": [asdict(line) for line in state.record.logs_since(before)],
-                "statistics": {
-                    name: asdict(one) for name, one in state.record.statistics.of.items()
-                },
-            }
+            yield state.record.since(before)
         if state.backtest != self._backtest:
             self._backtest = state.backtest
             yield {"backtest": state.backtest}

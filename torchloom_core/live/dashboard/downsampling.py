@@ -59,10 +59,6 @@ class Downsampled:
         """
         for resolution in self._resolutions:
             points = resolution.points()
-            if (
-                resolution.is_whole
-                or (len(points) and points[0, 0] <= t_s)
-                or resolution is self._resolutions[-1]
-            ):
-                return points[points[:, 0] >= t_s]
-        raise AssertionError("there is a last resolution")
+            if resolution.is_whole or (len(points) and points[0, 0] <= t_s):
+                break
+        return points[points[:, 0] >= t_s]

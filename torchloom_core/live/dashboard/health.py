@@ -65,10 +65,7 @@ def _listed(board: Board, rows: list[int]) -> str:
 
 
 def stalled(board: Board, now_s: float) -> str:
-    """Return the stalled ranks in one line; empty if there are none.
-
-    A rank before its first step does not count: it may still load or compile.
-    """
+    """Return the stalled ranks in one line; before its first step a rank may still compile."""
     trains = (board.states(now_s) == _TRAINS) & (board.steps() >= 0)
     limit_s = board.time_account.stalled_after_s
     rows = np.flatnonzero(trains & (board.progress_age_s(now_s) > limit_s))

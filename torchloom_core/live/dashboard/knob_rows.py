@@ -17,10 +17,7 @@ _MOST_VALUES = 8
 def knob_rows(
     table: KnobTable, values: Mapping[str, Mapping[str, KnobValue]], standbys: Container[str]
 ) -> list[dict[str, Any]]:
-    """Return a row for each knob: range, desired value, and how many workers have which value.
-
-    A standby takes the run's values when it joins: ``standbys`` are counted separately.
-    """
+    """Return a row for each knob; ``standbys``, which take the values later, count separately."""
     desired: dict[str, dict[str, KnobValue]] = {}
     since_ns: dict[str, int] = {}
     for one in table.desired:

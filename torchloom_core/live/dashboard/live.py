@@ -22,7 +22,7 @@ from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import UNREADABLE
 from torchloom_core.wire.commands import Ack
 from torchloom_core.wire.events import Forecast
-from torchloom_core.wire.messages import LOG, Exit, Hello, Note, Telemetry, WorkerEvent
+from torchloom_core.wire.messages import Hello, Telemetry, WorkerEvent
 from torchloom_core.wire.operator import Answer, AtRisk, KnobTable, Page, Status
 from torchloom_core.wire.steering import LighthouseView
 
@@ -59,8 +59,8 @@ class Live(RunState):
         await client.subscribe(subjects.event(run), self._take_report, _PENDING_MESSAGES)
         await client.subscribe(subjects.bulk(run), self._take_report, _PENDING_MESSAGES)
         await client.subscribe(subjects.out(run), self._take_public_output, _PENDING_MESSAGES)
-        await client.settle()
-        client.on_reconnect(self._backfill.miss)
+        await client.link.settle()
+        client.link.on_reconnect(self._backfill.miss)
 
     async def follow(self) -> None:
         """Poll the Weaver, and close each second, for ever."""
@@ -96,19 +96,8 @@ class Live(RunState):
         self._knobs_due |= kind in _OF_KNOBS
 
     def _receive(self, message: Telemetry | WorkerEvent | Ack | LighthouseView, _: int) -> bool:
-        now_s = time.time()
-        match message:
-            case Telemetry():
-                self.board.take(message, now_s)
-            case Hello():
-                self.board.add(message, now_s)
-                self._knobs_due = True
-            case Exit():
-                self.board.end(message, now_s)
-            case Note(kind=kind) if kind == LOG:
-                self.record.log(message, now_s)
-            case Note():
-                self.standby_tasks.take(message)
+        self.take_input(message, time.time())
+        self._knobs_due |= isinstance(message, Hello)
         return True
 
     # --- polling ---

@@ -59,24 +59,16 @@ class PolicyStatistics:
         if kind_of(outcome.action).skips_price_check:
             return
         counts = self._of(outcome.policy)
-        match outcome.result:
-            case "done":
-                counts.done += 1
-            case "partial":
-                counts.partial += 1
-            case "undone":
-                counts.undone += 1
+        counts.done += outcome.result == "done"
+        counts.partial += outcome.result == "partial"
+        counts.undone += outcome.result == "undone"
 
     def judged(self, policy: str, judgement: Judged) -> None:
         """Count a judgement of the guard."""
         counts = self._of(policy)
-        match judgement.hurt:
-            case True:
-                counts.hurt += 1
-            case False:
-                counts.harmless += 1
-            case None:
-                counts.unjudged += 1
+        counts.hurt += judgement.hurt is True
+        counts.harmless += judgement.hurt is False
+        counts.unjudged += judgement.hurt is None
 
     def _of(self, policy: str) -> PolicyCounts:
         known = self.of.get(policy)

@@ -8,7 +8,7 @@ count, unless it has waited for approval.
 import re
 from collections import Counter, OrderedDict
 from collections.abc import Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
 import msgspec
@@ -185,21 +185,16 @@ class Record:
             story.detail = "the Weaver restarted before it was approved"
             self._touch(story)
 
-    def logs_since(self, version: int) -> list[Line]:
-        """Return the lines of trainers' logs after ``version``, the oldest first."""
-        return _since(self._logs, version)
-
-    def stories_since(self, version: int) -> list[Story]:
-        """Return the stories that have changed after ``version``, the oldest first."""
-        return [story for story in self._stories.values() if story.version > version]
-
-    def merged_since(self, version: int) -> list[Merged]:
-        """Return the stories that were merged into others after ``version``, the oldest first."""
-        return _since(self._taken_in, version)
-
-    def lines_since(self, version: int) -> list[Line]:
-        """Return the lines after ``version``, the oldest first."""
-        return _since(self._lines, version)
+    def since(self, version: int) -> dict[str, Any]:
+        """Return what has changed after ``version``, the oldest first, and all statistics."""
+        stories = (story for story in self._stories.values() if story.version > version)
+        return {
+            "merged": [one.id for one in _since(self._taken_in, version)],
+            "stories": [asdict(story) for story in stories],
+            "lines": [asdict(line) for line in _since(self._lines, version)],
+            "logs": [asdict(line) for line in _since(self._logs, version)],
+            "statistics": {name: asdict(one) for name, one in self.statistics.of.items()},
+        }
 
     # --- updates ---
 

@@ -12,7 +12,6 @@ from torchloom_core.live.dashboard.run_state import RunState
 from torchloom_core.live.trajectory.reader import EpochRecord, Recorded, read_epochs
 from torchloom_core.wire.codec import UNREADABLE
 from torchloom_core.wire.events import Forecast
-from torchloom_core.wire.messages import LOG, Exit, Hello, Note, Telemetry
 from torchloom_core.wire.requests import Request
 
 _AT_ONCE = 500
@@ -64,20 +63,12 @@ class RecordedRun(RunState):
                 self.board.close_second(self._now_s)
             self._now_s = at_s
         match recorded.message:
-            case Telemetry() as batch:
-                self.board.take(batch, at_s)
-            case Hello() as hello:
-                self.board.add(hello, at_s)
-            case Exit() as end:
-                self.board.end(end, at_s)
-            case Note(kind=kind) as note if kind == LOG:
-                self.record.log(note, at_s)
             case Forecast() as forecast:
                 self.record.add_forecast(forecast, at_s)
-            case Note() as note:
-                self.standby_tasks.take(note)
             case Request() as request:
                 self.record.take("request", msgspec.json.encode(request), at_s)
+            case message:
+                self.take_input(message, at_s)
         for output in recorded.outputs:
             with suppress(*UNREADABLE):  # another version: it cannot be shown
                 self.take_output(msgspec.json.decode(output, type=_Tag).type, output, at_s)

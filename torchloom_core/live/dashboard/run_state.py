@@ -15,6 +15,7 @@ from torchloom_core.live.trajectory.preview import Preview
 from torchloom_core.live.trajectory.standby_tasks import StandbyTasks
 from torchloom_core.wire.codec import UNREADABLE
 from torchloom_core.wire.decisions import CommandStatus
+from torchloom_core.wire.messages import LOG, Exit, Hello, Note, Telemetry
 from torchloom_core.wire.operator import Status
 
 _COMMAND_STATUS = str(CommandStatus.__struct_config__.tag)
@@ -44,6 +45,20 @@ class RunState:
         self.knobs_version = 0
         self.backtest: dict[str, Any] = {}
         self.trouble = trouble
+
+    def take_input(self, message: object, now_s: float) -> None:
+        """Take what a worker has sent; anything else is ignored."""
+        match message:
+            case Telemetry():
+                self.board.take(message, now_s)
+            case Hello():
+                self.board.add(message, now_s)
+            case Exit():
+                self.board.end(message, now_s)
+            case Note(kind=kind) if kind == LOG:
+                self.record.log(message, now_s)
+            case Note():
+                self.standby_tasks.take(message)
 
     def take_output(self, kind: str, data: bytes, now_s: float) -> None:
         """Take an output of the Weaver."""

@@ -57,10 +57,7 @@ async def serve(
 
 
 async def serve_recorded(config: Config, root: Path, backtest: Backtest, ready: Ready) -> None:
-    """Serve the recorded run whose trajectory is ``root``, as :func:`serve` does a live one.
-
-    StateError if there is no trajectory, or it cannot be read.
-    """
+    """Serve the run whose trajectory is ``root``, as :func:`serve` does; or raise StateError."""
     recorded = RecordedRun(root, config.weaver.stale_after_s)
     with _listener(config.dashboard) as found:
         await _serve(config, found, recorded.run, recorded, None, backtest, ready)

@@ -30,10 +30,7 @@ class Answers:
         self.table: PersistentTable[Answered] = PersistentTable("answer")
 
     def repeated(self, request: Request) -> Reply | None:
-        """Return the earlier answer to the same request, or None.
-
-        Requests of the kill switch are carried out each time.
-        """
+        """Return the earlier answer to the same request, unless that is of the kill switch."""
         answered = self.table.get(request.sent_as)
         if answered is None or isinstance(request.want, StopActions | ResumeActions):
             return None

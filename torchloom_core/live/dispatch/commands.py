@@ -98,10 +98,7 @@ class Commands:
         return withdrawals + issues
 
     def withdraw_undelivered(self, command_ids: Iterable[str]) -> list[Output]:
-        """Withdraw those of the commands that no worker has acknowledged.
-
-        They stay in flight: an ack may still arrive, and without one they end at their deadline.
-        """
+        """Withdraw those without an ack; they stay in flight until a late ack or the deadline."""
         outputs: list[Output] = []
         for command_id in command_ids:
             flight = self.flights[command_id]

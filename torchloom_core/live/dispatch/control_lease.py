@@ -7,10 +7,7 @@ from torchloom_core.wire.requests import Annotate, ReleaseControl, Request, Stop
 
 
 class ControlLease:
-    """Refuses requests of other sessions; requests by command line need no lease.
-
-    The lease ends when the Weaver restarts: its session has to take it again.
-    """
+    """Refuses requests of other sessions, none by command line; ends with the Weaver."""
 
     def __init__(self) -> None:
         self._session = ""
@@ -25,10 +22,7 @@ class ControlLease:
         return self._until_ns if self.holder(now_ns) else 0
 
     def answer(self, request: Request, now_ns: int) -> list[Output] | None:
-        """Answer requests about the lease and refused ones; return None for all others.
-
-        Any session may turn the kill switch on and annotate the record.
-        """
+        """Answer requests about the lease and refused ones; None for others, as the kill switch."""
         holder = self.holder(now_ns)
         match request.want:
             case TakeControl() | ReleaseControl() if not request.session:

@@ -21,11 +21,7 @@ _FATES: dict[str, Any] = {"rejected": "refused", "failed": "failed"}
 
 
 class UnderWay:
-    """The plans under way, by the verdict that granted them, and their targets.
-
-    ``waiting`` has the verdicts of those that wait for a standby to train or for their turn, in
-    order.
-    """
+    """The plans under way, by their verdicts; ``waiting``: those that wait for their turn."""
 
     def __init__(self) -> None:
         self.table: PersistentTable[Plan] = PersistentTable("plan")

@@ -72,10 +72,7 @@ class GroupConnections:
                 self._others.pop(replica_id, None)
 
     def move(self, replica_id: str) -> bool:
-        """Make another connection the group's own after its own has ended; False without one.
-
-        A Manager that reconnects may send a heartbeat before its old connection ends.
-        """
+        """Make another connection the group's own, if it had reconnected before its own ended."""
         others = self._others.get(replica_id)
         if not others:
             return False

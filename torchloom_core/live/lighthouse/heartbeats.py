@@ -142,10 +142,7 @@ def _wake(waits: asyncio.Future[None]) -> None:
 
 @dataclass(slots=True)
 class HeartbeatGaps:
-    """The times between the answers to a group's heartbeats and its next heartbeats.
-
-    ``since_s`` is the start of the present gap, if there is one; ``longest_s`` the longest before.
-    """
+    """The times from an answer to the next heartbeat: the present one's start, and the longest."""
 
     since_s: float | None = None
     longest_s: float | None = None

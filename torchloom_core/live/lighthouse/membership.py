@@ -88,11 +88,7 @@ class LastQuorum:
     def unanswered(
         self, requests: Mapping[str, Member], waiting_s: float
     ) -> tuple[Member, ...] | None:
-        """Return the members of the last quorum if it is still valid for the groups that wait.
-
-        It is valid while each member either repeats its request, or is alive without a request:
-        that one was answered, and waits for the others in the step.
-        """
+        """Return its members if each repeats its request, or waits for others in the step."""
         if not self._requests or self._missing_members or waiting_s < _OTHERS_S:
             return None
         again = [requests[replica_id] for replica_id in self._members if replica_id in requests]

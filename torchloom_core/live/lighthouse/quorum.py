@@ -217,10 +217,7 @@ class Electorate:
         return self._chosen(now_s)[1]
 
     def _may_be_ready(self, now_s: float) -> bool:
-        """Check quickly whether a quorum is possible: most requests do not complete a round.
-
-        Each of the conditions is necessary for one of the ways to a quorum.
-        """
+        """Check quickly whether a quorum is possible: most requests do not complete a round."""
         if not self.requests:
             return False
         self._forget(now_s)

@@ -23,7 +23,7 @@ from torchloom_core.live.lighthouse.quorum import Electorate
 from torchloom_core.live.lighthouse.service import Service
 from torchloom_core.live.lighthouse.state_file import StateFile, id_by_the_clock
 from torchloom_core.live.lighthouse.status_page import application
-from torchloom_core.live.lighthouse.weaver_link import Steering, WeaverLink
+from torchloom_core.live.lighthouse.weaver_link import WeaverLink
 
 _log = logging.getLogger(__name__)
 
@@ -86,11 +86,7 @@ def address(text: str, option: str) -> tuple[str, int]:
 
 
 async def serve(settings: Settings, ready: Callable[[str], None]) -> None:
-    """Serve until SIGINT or SIGTERM, or SIGUSR1 while no group is alive.
-
-    ``ready`` is called with a line that has the URL. LighthouseError if it cannot listen, or the
-    state cannot be used.
-    """
+    """Serve until SIGINT or SIGTERM, or SIGUSR1 while no group is alive; or LighthouseError."""
     hold_s = _hold_s(settings)
     address(settings.bind, "--bind")
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
@@ -134,16 +130,15 @@ async def serve(settings: Settings, ready: Callable[[str], None]) -> None:
         await service.save()
         parts = [service.tick()]
         if settings.url:
-            restored = found is not None
-            steering = Steering(service, settings.run, restored=restored, now_s=service.now_s)
-            link = WeaverLink(steering, settings.run, settings.url, settings.creds)
+            where = settings.url, settings.creds
+            link = WeaverLink(service, settings.run, *where, restored=found is not None)
             service.on_change = link.changed
             parts.append(link.run())
         host = address(settings.bind, "--bind")[0]
         name = socket.gethostname() if host in ("::", "0.0.0.0") else host
-        where = f"http://{f'[{name}]' if ':' in name else name}:{port}"
+        url = f"http://{f'[{name}]' if ':' in name else name}:{port}"
         shown = f", its page is {url_of(page)}/status" if page else ""
-        ready(f"Lighthouse is ready on {where}{shown}")
+        ready(f"Lighthouse is ready on {url}{shown}")
         await first_done(*parts, stop.wait())
 
 
@@ -172,10 +167,7 @@ def _hold_s(settings: Settings) -> float:
 async def listen(
     bind: str, service: Service, stack: AsyncExitStack, page: socket.socket | None = None
 ) -> int:
-    """Serve Managers, and HTTP on the same port, until ``stack`` is closed; return the port.
-
-    ``page`` is another listener for HTTP alone. LighthouseError if it cannot listen at ``bind``.
-    """
+    """Serve Managers and HTTP on one port, which is returned, and HTTP alone on ``page``."""
     try:
         found = listeners(*address(bind, "--bind"))
     except OSError as error:

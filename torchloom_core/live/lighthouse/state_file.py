@@ -55,10 +55,7 @@ class StateFile:
         self._saved: bytes = b""
 
     async def take(self, *, wait: bool) -> None:
-        """Take the lock; with ``wait`` wait until the lighthouse that has it has ended.
-
-        LighthouseError if another one has it and ``wait`` is false, or it cannot be created.
-        """
+        """Take the lock, or ``wait`` for the lighthouse that has it; or raise LighthouseError."""
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             lock = os.open(f"{self._path}.lock", os.O_RDWR | os.O_CREAT, _PRIVATE_FILE)

@@ -7,7 +7,6 @@ of the numbers: the Weaver repeats acts that the view does not show as done.
 import asyncio
 import logging
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -31,31 +30,27 @@ _EVERY_S = 60.0
 _AT_MOST_EVERY_S = 0.02
 
 
-class Steering:
-    """Carries out steering by the Weaver of the newest epoch, and makes the view.
-
-    ``restored`` is whether this process found the state of a previous one.
-    """
+class WeaverLink:
+    """Carries steering and views over NATS; ``restored``: with the state of a previous process."""
 
     def __init__(
-        self,
-        service: Service,
-        run: str,
-        *,
-        restored: bool,
-        now_s: Callable[[], float] = time.monotonic,
+        self, service: Service, run: str, url: str, creds: Path | None, *, restored: bool
     ) -> None:
-        self.service = service
+        self._service = service
         self._run = run
+        self._url = url
+        self._creds = creds
         self._restored = restored
-        self._now_s = now_s
         self._incarnation = time.time_ns() // 1_000_000
         self._number = 0
         self._refused = ""
+        self._changed = asyncio.Event()
+        self._published: LighthouseView | None = None
+        self._limited_log = RateLimitedLog(_log)
 
-    def apply(self, message: Steer) -> bool:
+    def _apply(self, message: Steer) -> bool:
         """Carry out an act unless it is old, out of order or of another run; return if done."""
-        service = self.service
+        service = self._service
         newest = service.epoch
         if message.run != self._run or message.epoch < newest:
             text = f"need run {self._run} and epoch {newest} or higher"
@@ -65,15 +60,15 @@ class Steering:
         if not first and message.number != self._number + 1:
             return False
         service.epoch, self._number = message.epoch, message.number
-        self._refused = service.electorate.steer(message.do, self._now_s())
+        self._refused = service.electorate.steer(message.do, service.now_s())
         verb = str(message.do.__struct_config__.tag)
         _log.info("%s: %s: %s", verb, message.reason, self._refused or "done")
         service.advance()
         return True
 
-    def view(self) -> LighthouseView:
+    def _view(self) -> LighthouseView:
         """Return the present view."""
-        electorate, now_s = self.service.electorate, self._now_s()
+        electorate, now_s = self._service.electorate, self._service.now_s()
         return LighthouseView(
             run=self._run,
             incarnation=self._incarnation,
@@ -84,25 +79,12 @@ class Steering:
             lost=electorate.lost,
             held=electorate.held,
             aside=electorate.aside,
-            epoch=self.service.epoch,
+            epoch=self._service.epoch,
             number=self._number,
             refused=self._refused,
             state="restored" if self._restored else "new",
             waiting_s=round(electorate.waiting_s(now_s), 3),
         )
-
-
-class WeaverLink:
-    """Carries steering and views over NATS; :meth:`run` runs until cancelled."""
-
-    def __init__(self, steering: Steering, run: str, url: str, creds: Path | None) -> None:
-        self._steering = steering
-        self._run = run
-        self._url = url
-        self._creds = creds
-        self._changed = asyncio.Event()
-        self._published: LighthouseView | None = None
-        self._limited_log = RateLimitedLog(_log)
 
     def changed(self) -> None:
         """Send the view if it has changed."""
@@ -144,7 +126,7 @@ class WeaverLink:
         published_s = 0.0
         while True:
             self._changed.clear()
-            view, now_s = self._steering.view(), time.monotonic()
+            view, now_s = self._view(), time.monotonic()
             same = msgspec.structs.replace(view, waiting_s=0.0)
             if link.is_connected and (same != self._published or now_s >= published_s + _EVERY_S):
                 try:
@@ -173,6 +155,6 @@ class WeaverLink:
         except MessageError as error:
             self._limited_log.add("steer", f"dropped {error}")
             return
-        if self._steering.apply(steer):
-            await self._steering.service.save()  # before the view shows it as done
+        if self._apply(steer):
+            await self._service.save()  # before the view shows it as done
         self.changed()

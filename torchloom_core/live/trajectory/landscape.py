@@ -10,11 +10,7 @@ from torchloom_core.wire.standby_task import Loss
 
 
 class Landscape(Pieces):
-    """The newest loss landscape so far.
-
-    ``line`` is by the share of the update, ``cells`` by row and column, both in the order of
-    arrival.
-    """
+    """The newest loss landscape: ``line`` by share of the update, ``cells`` by row and column."""
 
     kind = LANDSCAPE
     verb = str(Survey.__struct_config__.tag)

@@ -55,11 +55,7 @@ TELEMETRY_SCHEMA = pa.schema(
 
 
 class Meta(msgspec.Struct, frozen=True, kw_only=True):
-    """``meta.json``: the run, epoch and config of the records in this folder.
-
-    ``config`` is the whole config without the passwords in ``broker.url``; ``plugins`` maps
-    names to versions.
-    """
+    """``meta.json``: run, epoch, versions, and the config without secrets."""
 
     run: Name
     epoch: Count
@@ -103,10 +99,7 @@ def epoch_folder(root: Path, epoch: int) -> Path:
 
 
 def epochs(root: Path) -> list[int]:
-    """Return the epochs that have a folder, lowest first.
-
-    A number too large for a message is ignored.
-    """
+    """Return the epochs that have a folder, lowest first, if the number fits a message."""
     names = (path.name.partition("-")[2] for path in root.glob("epoch-*"))
     numbers = (int(name) for name in names if name.isdecimal())
     return sorted(number for number in numbers if number < MAX_COUNT)

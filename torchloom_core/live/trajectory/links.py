@@ -1,33 +1,5 @@
 """How records refer to each other: the id, cause and worker of every message.
 
-====================  ==================  ===================================  ==================
-kind                  id                  cause                                worker
-====================  ==================  ===================================  ==================
-hello                                                                          the sender
-exit, note            the reported fault                                       the sender
-node_fault            the reported fault
-ack                                       the command                          the sender
-tick, recovered
-withheld, backlog
-forecast              its own
-predictor_failed
-request               its own             the proposal it approves or denies   the action's
-proposed              its own             ids it rests on, spaces between      the action's
-verdict                                   the proposal                         the action's
-command_status          the command         what the command was issued for      its worker
-outcome                                   the verdict                          the action's
-policy_failed
-notice                                                                         its worker
-delivery_status       the delivery
-cordon_over
-knob_desired                                                                   its worker
-issue                 the command         what the command was issued for      its worker
-recall                                    the command                          its worker
-forecast_wanted       its own
-input_failed
-reply                                     the request
-====================  ==================  ===================================  ==================
-
 An output also follows from the input with the same ``seq``. The ids of exits and notes are
 those of :class:`~torchloom_core.wire.events.Fault`, on which proposals rest.
 """

@@ -38,10 +38,7 @@ class PartWriter:
         return self._file < 0 or self._size >= self._part_bytes
 
     def append(self, *pieces: Buffer) -> None:
-        """Write all pieces or, if OSError is raised, none.
-
-        The pieces form complete records and stay in one part.
-        """
+        """Write all pieces, which form complete records, to one part; none if OSError is raised."""
         if self.next_is_new():
             self._open_next()
         left = [memoryview(piece).cast("B") for piece in pieces]

@@ -92,10 +92,7 @@ class Pieces(ABC):
         """Return all of it as plain dicts and lists."""
 
     def take(self, note: Note, standby_task: str, parts: int = 1) -> None:
-        """Take a note with a piece of a standby task; the first of another task resets.
-
-        Other notes are ignored. ``parts`` is the number of standbys known to work on it.
-        """
+        """Take a note with a piece of one of ``parts`` standbys; that of another task resets."""
         if note.kind != self.kind:
             return
         try:

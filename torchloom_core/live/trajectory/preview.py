@@ -48,10 +48,7 @@ class Preview(Pieces):
         self._room = MOST_POINTS
 
     def add(self, piece: Setup | Curve | Judgement, command: str) -> None:
-        """Add a piece; a curve is cut to the maximum size of a preview.
-
-        A sidecar repeats pieces that may not have arrived, so each loss has its own index.
-        """
+        """Add a piece; a curve may come again, and is cut to the maximum size of a preview."""
         match piece:
             case Setup():
                 self.setup = piece
@@ -65,10 +62,7 @@ class Preview(Pieces):
                 curve[first : first + len(losses)] = losses[: max(0, len(curve) - first)]
 
     def band(self, arm: Arm, most: int = MOST_STEPS) -> list[Point]:
-        """Return an arm's losses over its repeats, in at most ``most`` ranges of steps.
-
-        A range without a finite loss is left out.
-        """
+        """Return an arm's finite losses over its repeats, in at most ``most`` ranges of steps."""
         curves = [curve for (_, name), curve in self.curves.items() if name == arm]
         steps = max(map(len, curves), default=0)
         stride = math.ceil(max(1, steps, self.setup.steps if self.setup else 0) / most)

@@ -112,10 +112,7 @@ class EpochRecord:
                 return
 
     def overruns(self) -> list[tuple[int, str, str]]:
-        """Return ``(seq, policy, detail)`` of every policy that exceeded its time budget.
-
-        The time that a policy takes is the only thing that a replay cannot reproduce.
-        """
+        """Return ``(seq, policy, detail)`` of each overrun, which a replay cannot reproduce."""
         found = []
         for line in self.lines():
             if line.kind == "policy_failed":
@@ -136,10 +133,7 @@ class EpochRecord:
                 yield recorded
 
     def record_batches(self) -> Iterator[Any]:
-        """Return the telemetry as ``pyarrow.RecordBatch``, columns as in ``TELEMETRY_SCHEMA``.
-
-        Rows appended after this call are not included.
-        """
+        """Return the telemetry so far in batches with the columns of ``TELEMETRY_SCHEMA``."""
         sizes = [(path, path.stat().st_size) for path in part_paths(self.folder, "telemetry")]
         return _record_batches(sizes)
 
@@ -195,10 +189,7 @@ def _is_gap_from(seq: int, group: Recorded) -> bool:
 
 
 def read_epochs(root: Path) -> list[EpochRecord]:
-    """Return the epochs recorded under a run's folder, oldest first.
-
-    StateError if there is no such folder, it has no epoch, or a ``meta.json`` in it cannot be read.
-    """
+    """Return the epochs recorded under a run's folder, oldest first; StateError without any."""
     try:
         there = stat.S_ISDIR(root.stat().st_mode)
     except (OSError, ValueError):

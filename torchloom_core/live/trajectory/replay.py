@@ -1,24 +1,17 @@
 """Feed a recorded epoch to a fresh kernel and compare its decisions."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import zip_longest
-from typing import Protocol
 
 import msgspec
 
+from torchloom_core.live.kernel.kernel import Kernel
 from torchloom_core.live.trajectory.earlier_names import decision_of
 from torchloom_core.live.trajectory.reader import EpochRecord
 from torchloom_core.wire.codec import encode
-from torchloom_core.wire.decisions import Output, Verdict
-from torchloom_core.wire.events import Input, RecordingGap
+from torchloom_core.wire.decisions import Verdict
+from torchloom_core.wire.events import RecordingGap
 from torchloom_core.wire.messages import Telemetry
-
-
-class KernelLike(Protocol):
-    """The kernel that a record is replayed into."""
-
-    def step(self, message: Telemetry | Input, ts_ns: int, /) -> Sequence[Output]:
-        """Take one input and return its outputs."""
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,7 +41,7 @@ class ReplayReport(msgspec.Struct, frozen=True, kw_only=True):
     gap: RecordingGap | None = None
 
 
-def replay(record: EpochRecord, make_kernel: Callable[[EpochRecord], KernelLike]) -> ReplayReport:
+def replay(record: EpochRecord, make_kernel: Callable[[EpochRecord], Kernel]) -> ReplayReport:
     """Feed ``record`` to a fresh kernel and compare every output with the recorded one.
 
     A policy's overrun depends on the machine: ``make_kernel`` passes ``record.overruns()`` to the

@@ -46,10 +46,7 @@ class StandbyTasks:
     def add_command(
         self, command: str, worker: str, incarnation: int, verb: str, standby_task: str
     ) -> None:
-        """Note that the Weaver sent a command of any verb to an incarnation of a worker.
-
-        ``standby_task`` is the verdict that it comes from, which several commands may share.
-        """
+        """Note that the Weaver sent a command to an incarnation for a standby task's verdict."""
         key = _Command(command, worker, incarnation, verb)
         if verb not in self._verbs or key in self._commands:
             return
@@ -94,11 +91,7 @@ class StandbyTasks:
 
 
 def newest_recorded(root: Path, *kinds: Pieces) -> None:
-    """Give each kind the standby task that was started last in a trajectory, if any.
-
-    Epochs are read from the newest back to those in which the standby tasks were started.
-    StateError if one cannot be read.
-    """
+    """Give each kind the standby task that was started last in a trajectory, if any; StateError."""
     notes, verbs = {pieces.kind for pieces in kinds}, {pieces.verb for pieces in kinds}
     messages, started = list[Note | CommandStatus](), set[str]()
     for record in reversed(read_epochs(root)):

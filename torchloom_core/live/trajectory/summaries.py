@@ -13,10 +13,7 @@ _LONGEST_FIELD = 80
 
 
 def summarise(kind: str, body: Mapping[str, Any]) -> str:
-    """Return one line on a message of this kind, given as plain dicts and lists.
-
-    Quoted texts come from any source, so control characters are escaped.
-    """
+    """Return one printable line on a message of this kind, given as plain dicts and lists."""
     describe = _TEXTS.get(kind)
     text = describe(body) if describe else ""
     return plain_line(text, len(text))

@@ -103,10 +103,7 @@ class TrajectoryWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Pass the buffer to the operating system: a killed process then loses nothing.
-
-        If it cannot be written (no space, a broken disk), recording is paused.
-        """
+        """Pass the buffer to the operating system, so that a kill loses nothing; else pause."""
         lines, batches = self._lines, self._batches
         self._lines, self._batches, self._buffered_bytes = [], [], 0
         if self.paused:

@@ -58,10 +58,7 @@ _JOINS = {"per_s": 500.0, "bytes_per_s": 1e6, "rest_s": 40.0}
 
 
 class NatsBus:
-    """The Weaver's connection to one run; made by :meth:`connect`.
-
-    ``unpublished`` counts the messages that were lost before they were published.
-    """
+    """The Weaver's connection to one run; ``unpublished`` counts the messages that were lost."""
 
     def __init__(
         self,
@@ -170,23 +167,10 @@ class NatsBus:
 
         An attempt leaves out commands for which ``is_wanted(id)`` is false by then.
         """
-        await self._streams.send(
-            [
-                (
-                    subjects.command(self._run, c.worker, c.incarnation),
-                    encode(c),
-                    f"{c.id}:{c.epoch}",
-                )
-                for c in commands
-            ],
-            lambda name: is_wanted(name.rpartition(":")[0]),
-        )
+        await self._streams.send(commands, is_wanted)
 
     async def withdraw(self, worker: str, commands: Iterable[str]) -> None:
-        """Delete stored commands by their ids; one that was already pulled stays with its worker.
-
-        For a command of an earlier Weaver, all earlier commands to the worker are deleted.
-        """
+        """Delete stored commands; of an earlier Weaver's, all earlier ones to the worker."""
         await self._streams.withdraw(
             worker, [f"{command}:{self.state.epoch}" for command in commands]
         )

@@ -24,10 +24,7 @@ _SETTLED_S = 1.0
 def start_detached(
     command: Sequence[str], output: Path, environment: Mapping[str, str] = os.environ
 ) -> int:
-    """Start ``command`` with its output in a fresh file, and return its pid.
-
-    The process gets none of our signals (Ctrl-C) and keeps running when we are killed.
-    """
+    """Start ``command``, which outlives us, with its output in a fresh file; return its pid."""
     write = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
     return os.posix_spawn(
         command[0],
@@ -43,10 +40,7 @@ def start_detached(
 
 
 def is_running(pid: int, argument: str) -> bool:
-    """Return whether ``pid`` is a live process that was started with ``argument``.
-
-    A pid is reused after its process ended; the command line distinguishes the two.
-    """
+    """Return whether ``pid`` is alive and was started with ``argument``: pids are used again."""
     return _running(pid, argument) is not None
 
 

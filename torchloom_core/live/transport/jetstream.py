@@ -25,7 +25,8 @@ from nats.js.api import (
 from torchloom_core.floor.errors import BrokerError
 from torchloom_core.live.transport.connection import Connection
 from torchloom_core.wire import subjects
-from torchloom_core.wire.codec import MAX_MESSAGE_BYTES, MAX_REPORT_BYTES
+from torchloom_core.wire.codec import MAX_MESSAGE_BYTES, MAX_REPORT_BYTES, encode
+from torchloom_core.wire.commands import Command
 from torchloom_core.wire.limits import MAX_WORKERS
 
 _log = logging.getLogger(__name__)
@@ -170,21 +171,23 @@ class JetStream:
             purge = partial(self.context.purge_stream, stream, seq=first, subject=subject)
             await self._link.persist(task, purge)
 
-    async def send(
-        self, commands: Sequence[tuple[str, bytes, str]], is_wanted: Callable[[str], bool]
-    ) -> None:
-        """Store each ``(subject, data, id)`` exactly once, however often it is sent.
-
-        An attempt leaves out commands for which ``is_wanted(id)`` is false by then.
-        """
+    async def send(self, commands: Iterable[Command], is_wanted: Callable[[str], bool]) -> None:
+        """Store each command exactly once, however often it is sent; see :meth:`NatsBus.send`."""
         rest, places = iter(commands), dict[str, int]()
 
-        async def attempt(batch: Sequence[tuple[str, bytes, str]]) -> None:
-            wanted = {name: (to, data) for to, data, name in batch if is_wanted(name)}
+        async def attempt(batch: Sequence[Command]) -> None:
+            wanted = {f"{c.id}:{c.epoch}": c for c in batch if is_wanted(c.id)}
             if len(self._unanswered) > _PLACES:  # their commands have long expired
                 self._unanswered.clear()
             self._unanswered.update(wanted)
-            messages = [Message(*what, {_MESSAGE_ID: name}) for name, what in wanted.items()]
+            messages = [
+                Message(
+                    subjects.command(self._run, c.worker, c.incarnation),
+                    encode(c),
+                    {_MESSAGE_ID: name},
+                )
+                for name, c in wanted.items()
+            ]
             placed = await self._publish_all(messages)
             self._unanswered.difference_update(wanted)
             places.update(zip(wanted, placed, strict=True))

@@ -56,11 +56,7 @@ class Gate:
 
 
 async def serve(client: Client, run: str, handlers: Mapping[str, Handler], turns: Turns) -> Service:
-    """Answer each verb; ``nats micro ls`` shows the service ``torchloom``.
-
-    An exception in a handler is answered with an :class:`~torchloom_core.wire.operator.Answer`
-    that is not ok.
-    """
+    """Answer each verb, even if its handler fails; ``nats micro ls`` shows the service."""
     config = ServiceConfig(
         name=SERVICE,
         version=f"{SCHEMA_VERSION}.0.0",
@@ -116,17 +112,14 @@ class ControlClient:
     """A person's side: sends requests to the Weaver, and subscribes to its messages."""
 
     def __init__(self, link: Connection, url: str, run: str, person: str) -> None:
-        self._link = link
+        self.link = link
         self._url = shown(url)
         self._run = run
         self._person = person
 
     @classmethod
     async def connect(cls, url: str, run: str, creds: Path | None = None) -> "ControlClient":
-        """Connect to the run's broker as the person named in the credentials, or by the login name.
-
-        BrokerError if it is unreachable, refuses the credentials, or is too old.
-        """
+        """Connect as the person named in the credentials, or by login name; BrokerError if not."""
         # People's credentials allow the inbox that plain NATS tools use.
         link = await Connection.open(
             url, creds=creds, name=f"torchloom-cli-{run}", inbox_prefix="_INBOX"
@@ -136,10 +129,7 @@ class ControlClient:
     async def ask(
         self, verb: str, body: bytes = b"", timeout_s: float = 5.0, tries: int = 1
     ) -> bytes:
-        """Send a request ``verb`` and return the Weaver's answer; RequestError if there is none.
-
-        Without an answer in time it is sent again, ``tries`` times in all.
-        """
+        """Send a request, ``tries`` times at most, and return the answer; or raise RequestError."""
         try:
             subject = subjects.control(self._run, self._person, verb)
             reply = await self._ask(subject, body, timeout_s, tries)
@@ -160,8 +150,8 @@ class ControlClient:
     async def _ask(self, subject: str, body: bytes, timeout_s: float, tries: int) -> Msg:
         for _ in range(tries - 1):
             with suppress(nats.errors.TimeoutError):
-                return await self._link.client.request(subject, body, timeout=timeout_s)
-        return await self._link.client.request(subject, body, timeout=timeout_s)
+                return await self.link.client.request(subject, body, timeout=timeout_s)
+        return await self.link.client.request(subject, body, timeout=timeout_s)
 
     async def listen(self, callback: Callable[[str, bytes], None]) -> None:
         """Call ``callback(kind, data)`` for every message that the Weaver publishes from now on."""
@@ -170,34 +160,18 @@ class ControlClient:
         async def take(msg: Msg) -> None:
             callback(msg.subject.removeprefix(prefix), msg.data)
 
-        await self._link.client.subscribe(subjects.out(self._run), cb=take)
-        await self._link.settle()
+        await self.link.client.subscribe(subjects.out(self._run), cb=take)
+        await self.link.settle()
 
     async def subscribe(
         self, subject: str, callback: Callable[[Msg], Awaitable[None]], pending: int
     ) -> None:
-        """Await ``callback`` for each message on a subject.
-
-        At most ``pending`` messages wait for it; further ones are lost.
-        """
-        await self._link.client.subscribe(subject, cb=callback, pending_msgs_limit=pending)
-
-    def on_reconnect(self, callback: Callable[[], Awaitable[None]]) -> None:
-        """Await ``callback`` after each reconnect; messages sent meanwhile were missed."""
-        self._link.on_reconnect(callback)
-
-    async def settle(self) -> None:
-        """Return once the server has the subscriptions; raises as :meth:`Connection.settle`."""
-        await self._link.settle()
-
-    @property
-    def is_connected(self) -> bool:
-        """Whether the broker is connected right now."""
-        return self._link.is_connected
+        """Await ``callback`` for each message; beyond ``pending`` that wait, some are lost."""
+        await self.link.client.subscribe(subject, cb=callback, pending_msgs_limit=pending)
 
     async def close(self) -> None:
         """Disconnect."""
-        await self._link.close()
+        await self.link.close()
 
 
 def _person(creds: Path | None) -> str:

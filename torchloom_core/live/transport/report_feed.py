@@ -37,10 +37,7 @@ Take = Callable[[Msg, bool], bool]
 
 
 class ReportFeed:
-    """One Weaver's consumer of a stream of reports, delivered to the subject ``deliver_to``.
-
-    ``others_there``: another Weaver was subscribed at :meth:`look_for_others`.
-    """
+    """One Weaver's consumer of a stream of reports, delivered to the subject ``deliver_to``."""
 
     def __init__(
         self,

@@ -132,10 +132,7 @@ class StateBucket:
         return await self._link.persist(f"read keys {prefix}.>", lambda: self._items(prefix))
 
     async def claim_epoch(self, above: int = 0) -> int:
-        """Raise the epoch by one, or above ``above``, atomically among Weavers; return it.
-
-        A key without a valid epoch counts as lost.
-        """
+        """Raise the epoch, lost if invalid, by one or above ``above``, atomically; return it."""
         claim = partial(self._claim_epoch, above)
         self.epoch = await self._link.persist("claim the epoch", claim)
         return self.epoch
@@ -233,10 +230,7 @@ class StateBucket:
 
 
 def epoch_by_the_clock() -> int:
-    """Return an epoch above all epochs of a lost state: seconds since the start of 2026.
-
-    Workers reject an epoch below the one they obeyed last.
-    """
+    """Return seconds since the start of 2026: above all epochs of a lost state, as workers need."""
     epoch = int(time.time()) - _EPOCH_ZERO_S
     if epoch <= 0:
         _log.warning("this host's clock is before 2026: set it, or workers reject later Weavers")

@@ -84,11 +84,7 @@ class _Waiting(NamedTuple):
 
 
 class EffectorOutbox:
-    """The events that wait for one effector, and the task that delivers them.
-
-    ``stored(seq)`` returns once the Weaver's state up to that input is stored; ``report`` gets each
-    result, for the record.
-    """
+    """The events for one effector, each delivered once the state up to its input is ``stored``."""
 
     def __init__(
         self,
@@ -108,10 +104,7 @@ class EffectorOutbox:
         self._busy = False
 
     def take(self, output: Output, seq: int, number: int, ts_ns: int) -> None:
-        """Queue output ``number`` of input ``seq`` if the effector subscribed to it.
-
-        If the queue is full, the oldest event is dropped.
-        """
+        """Queue output ``number`` of input ``seq`` if subscribed to; drop the oldest if full."""
         if not any(subscription.matches(output) for subscription in self._subscriptions):
             return
         if self._queue.full():

@@ -140,10 +140,7 @@ class LighthouseProcess:
                 _log.warning("the lighthouse (pid %d) ended and was restarted", record.pid)
 
     async def stop_unless_needed(self) -> None:
-        """End it; it keeps running while replica groups use it.
-
-        The signal is repeated, since these groups may be ending, too.
-        """
+        """End it unless replica groups use it; as these may be ending, the signal is repeated."""
         deadline = time.monotonic() + _STOP_S
         while self._record and is_running(self._record.pid, str(self._state)):
             pid = self._record.pid

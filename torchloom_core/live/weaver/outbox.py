@@ -103,10 +103,7 @@ class Outbox:
         self._some.set()
 
     async def run(self) -> None:
-        """Send until cancelled; wait while the broker is unreachable.
-
-        RefusedByBrokerError if it refuses what is to be stored.
-        """
+        """Send until cancelled, while the broker is reachable; or raise RefusedByBrokerError."""
         while True:
             await self._some.wait()
             self._some.clear()

@@ -10,10 +10,7 @@ _T = TypeVar("_T")
 
 
 async def in_own_thread(name: str, call: Callable[[], _T], patience_s: float) -> _T:
-    """Return what ``call`` returns, or raise what it raises.
-
-    TimeoutError after ``patience_s``; the thread is then abandoned.
-    """
+    """Return or raise what ``call`` does; TimeoutError after ``patience_s``, without its thread."""
     done: Future[_T] = Future()
     done.set_running_or_notify_cancel()
 

@@ -16,10 +16,7 @@ _PATIENCE_S = 60.0
 
 
 class PredictorRunner:
-    """The forecasts in progress, each in a thread.
-
-    ``view`` returns a predictor's view, which is not modified later; ``enter`` gets the answers.
-    """
+    """The forecasts in progress, each in a thread; a ``view`` is not modified later."""
 
     def __init__(
         self,

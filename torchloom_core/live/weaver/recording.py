@@ -48,10 +48,7 @@ class Recording:
         self._wait_ns = SECOND_NS
 
     def check(self) -> RecordingGap | Notice | None:
-        """Pause or resume if necessary.
-
-        Return once per pause a notice of it, and at the resumption the gap to record.
-        """
+        """Pause or resume if necessary; return a notice of the pause, then the gap to record."""
         now_ns = self._clock.now_ns()
         free_bytes, total_bytes = self._room()
         reserve_bytes = min(_RESERVE_BYTES, round(_RESERVE_SHARE * total_bytes))

@@ -51,11 +51,7 @@ _output_decoder: msgspec.json.Decoder[Output] = json_decoder(Output)
 
 
 class Inheritance:
-    """The state of the last Weaver, updated from its trajectory.
-
-    ``entries`` are the stored ones by key, ``place`` where they are stored, for errors. StateError
-    if one cannot be read.
-    """
+    """The state of the last Weaver, updated from its trajectory; StateError if it is damaged."""
 
     def __init__(self, entries: Mapping[str, bytes], place: str) -> None:
         self._entries = entries

@@ -15,11 +15,7 @@ _GAP_NS = 5 * SECOND_NS
 
 
 class ReportWatch:
-    """Informs the kernel when the Weaver lags behind its reports, and when it has caught up.
-
-    ``taken_until_ns`` returns a time before which all reports were handled; None: there is no
-    backlog.
-    """
+    """Informs the kernel when the Weaver lags behind its reports, and when it has caught up."""
 
     def __init__(
         self,

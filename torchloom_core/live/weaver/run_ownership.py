@@ -43,11 +43,7 @@ _RETRY_S = 60.0
 
 
 class FolderLock:
-    """The lock on a state folder; the operating system frees it when the process ends.
-
-    ``owner`` is this process, with the id of the folder; ``held`` whether it has the lock.
-    StateError if the file cannot be written.
-    """
+    """The lock on a state folder, free once the process ends; StateError if it cannot write."""
 
     def __init__(self, state_dir: Path) -> None:
         self._path = state_dir.absolute() / _FILE
@@ -73,10 +69,7 @@ class FolderLock:
         return None
 
     async def take(self, patience_s: float) -> bool:
-        """Take the lock, waiting ``patience_s`` at most; return False if another process has it.
-
-        StateError if the file cannot be written.
-        """
+        """Take the lock within ``patience_s``; return False if another process has it."""
         deadline = time.monotonic() + patience_s
         while not self._try():
             if time.monotonic() >= deadline:
@@ -115,10 +108,7 @@ class FolderLock:
 
 
 async def lock_folder(state_dir: Path, *, take_over: bool) -> FolderLock:
-    """Take the lock on the state folder; with ``take_over`` another Weaver may still have it.
-
-    RunHeldError if a living Weaver has it, StateError if the folder cannot be written.
-    """
+    """Lock the state folder; RunHeldError if a living Weaver has it, unless ``take_over``."""
     lock = FolderLock(state_dir)
     if not await lock.take(0.0 if take_over else _LOCK_S) and not take_over:
         holder = lock.holder()
@@ -131,10 +121,7 @@ async def lock_folder(state_dir: Path, *, take_over: bool) -> FolderLock:
 
 
 async def take_run(bus: NatsBus, run: str, lock: FolderLock, *, take_over: bool) -> None:
-    """Make this process the owner of the run.
-
-    RunHeldError if a living Weaver has it, and ``take_over`` is false or comes too soon.
-    """
+    """Own the run; RunHeldError if a living Weaver does, unless ``take_over``; not twice soon."""
     living = await _living(bus, lock)
     if living is not None:
         if not take_over:

@@ -75,10 +75,7 @@ async def run(
 
 
 class _Process:
-    """The servers of one process, and its Weavers: one that workers outrank is followed by another.
-
-    ``is_serving`` is whether a Weaver has started.
-    """
+    """The servers of one process, and its Weavers: another one follows one that is outranked."""
 
     def __init__(self, config: Config, lock: FolderLock, *, take_over: bool) -> None:
         self._config = config

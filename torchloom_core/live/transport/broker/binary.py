@@ -17,10 +17,7 @@ _VERSION_TIMEOUT_S = 20
 
 
 def find_server(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return the program named by ``TORCHLOOM_NATS_SERVER``, the wheel's, or the one on PATH.
-
-    BrokerError if there is none, or it does not run, or it is older than 2.11.
-    """
+    """Return ``TORCHLOOM_NATS_SERVER``, the wheel's program or PATH's; BrokerError without one."""
     path = _locate(environment)
     try:
         answer = subprocess.run(

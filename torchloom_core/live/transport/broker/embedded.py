@@ -127,11 +127,7 @@ class EmbeddedBroker:
         return self._record is not None and self._is_ours(self._record.pid)
 
     async def start(self) -> None:
-        """Adopt the server that runs on this state folder, or start one.
-
-        BrokerError if no usable nats-server is found, the port is occupied, or the server ends;
-        StateError if the state folder cannot be written.
-        """
+        """Adopt the server that runs on this state folder, or start one; or raise BrokerError."""
         starting = asyncio.create_task(asyncio.to_thread(self._start))
         try:
             await asyncio.shield(starting)

@@ -24,6 +24,13 @@ from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import UNREADABLE
 from torchloom_core.wire.limits import Count
 
+_KIND_OF: dict[str, nats_jwt.Kind] = {
+    "operator": "operator",
+    **dict.fromkeys(
+        ("system", "account", "workers", "threadlets", "people", "operators"), "account"
+    ),
+    **dict.fromkeys(("weaver", "person", "joiner", "lighthouse"), "user"),
+}
 _LATER = ("people", "operators", "lighthouse")
 """Keys that an older state folder lacks."""
 
@@ -50,11 +57,7 @@ class Keys(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Credentials:
-    """The keys of one run, and the credentials made from them.
-
-    ``grants_path`` is the file with the key that each incarnation was granted to,
-    ``join_creds_text`` the credentials with which a worker requests its own.
-    """
+    """The keys of one run, and the credentials made from them; a worker's first are for joining."""
 
     def __init__(self, folder: Path, run: str, keys: Keys) -> None:
         self._run = run
@@ -72,10 +75,7 @@ class Credentials:
 
     @classmethod
     def ensure(cls, state_dir: Path, run: str) -> "Credentials":
-        """Read the keys under ``<state>/broker/keys``, or generate them at the first start.
-
-        StateError if the folder cannot be read or written, or the keys in it are damaged.
-        """
+        """Read the keys under ``<state>/broker/keys``, or make them at the first start."""
         folder = private_folder(_folder(state_dir))
         path = folder / "keys.json"
         found = _read_keys(path)
@@ -88,10 +88,7 @@ class Credentials:
 
     @classmethod
     def find(cls, state_dir: Path, run: str) -> "Credentials":
-        """Read the keys of a Weaver that was started in this state folder.
-
-        StateError if there are none, they cannot be read, or an older version generated them.
-        """
+        """Read the keys of a Weaver that was started in this state folder, or raise StateError."""
         folder = _folder(state_dir)
         path = folder / "keys.json"
         keys = _read_keys(path)
@@ -164,18 +161,12 @@ class Credentials:
         return nats_jwt.creds_text(jwt, seed)
 
     def _write_files(self) -> None:
-        weaver = self._creds("weaver", self._keys.weaver, self._keys.account, rights.WEAVER)
-        person = self.person_creds_text(subjects.DEFAULT_PERSON, self._keys.person)
+        keys, allowed = self._keys, rights.lighthouse_rights(self._run)
+        lighthouse = self._creds("lighthouse", keys.lighthouse, keys.workers, allowed)
+        weaver = self._creds("weaver", keys.weaver, keys.account, rights.WEAVER)
+        person = self.person_creds_text(subjects.DEFAULT_PERSON, keys.person)
         _keep_private(self.weaver_creds, weaver)
-        _keep_private(
-            self.lighthouse_creds,
-            self._creds(
-                "lighthouse",
-                self._keys.lighthouse,
-                self._keys.workers,
-                rights.lighthouse_rights(self._run),
-            ),
-        )
+        _keep_private(self.lighthouse_creds, lighthouse)
         _keep_private(self.operator_creds, person)
 
     def _creds(self, name: str, seed: str, account: str, allowed: Rights) -> str:
@@ -214,8 +205,8 @@ def _imports(kind: Literal["stream", "service"], names: Iterable[str], owner: st
 
 def _checked(keys: Keys) -> Keys:
     """Return the keys if all are valid; otherwise nkeys raises an error."""
-    for name in keys.__struct_fields__:
-        if name != "made_s" and (name not in _LATER or getattr(keys, name)):
+    for name in _KIND_OF:
+        if name not in _LATER or getattr(keys, name):
             nats_jwt.public_key(getattr(keys, name))
     return keys
 
@@ -233,22 +224,7 @@ def _read_keys(path: Path) -> Keys | None:
 
 def _complete(keys: Keys | None) -> Keys:
     """Return the keys with the missing ones generated."""
-    new_seed = nats_jwt.new_seed
-    if keys is None:
-        keys = Keys(
-            operator=new_seed("operator"),
-            system=new_seed("account"),
-            account=new_seed("account"),
-            workers=new_seed("account"),
-            threadlets=new_seed("account"),
-            weaver=new_seed("user"),
-            person=new_seed("user"),
-            joiner=new_seed("user"),
-            made_s=int(time.time()),
-        )
-    return msgspec.structs.replace(
-        keys,
-        people=keys.people or new_seed("account"),
-        operators=keys.operators or new_seed("account"),
-        lighthouse=keys.lighthouse or new_seed("user"),
-    )
+    seeds = {
+        name: getattr(keys, name, "") or nats_jwt.new_seed(kind) for name, kind in _KIND_OF.items()
+    }
+    return Keys(made_s=keys.made_s if keys else int(time.time()), **seeds)

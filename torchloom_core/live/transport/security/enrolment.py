@@ -113,10 +113,7 @@ class _Holder(msgspec.Struct, frozen=True):
 
 
 class Enrolment:
-    """Grants a worker's name to one key at a time, and each incarnation to one key forever.
-
-    ``mint(worker, incarnation, public_key)`` returns a JWT, as ``Credentials.worker_jwt`` does.
-    """
+    """Grants a worker's name to one key at a time, and each incarnation to one key forever."""
 
     def __init__(self, run: str, mint: Callable[[str, int, str], str], grants: Grants) -> None:
         self._run = run
@@ -169,10 +166,7 @@ class Enrolment:
         return JoinReply(jwt=jwt)
 
     def may_begin(self, worker: str, incarnation: int) -> bool:
-        """Return whether this incarnation is the last that the name was granted to.
-
-        Grants of earlier Weavers are not considered.
-        """
+        """Return whether this Weaver granted the name to no later incarnation."""
         return (worker, incarnation) not in self._passed
 
     def seen(self, worker: str, incarnation: int) -> None:

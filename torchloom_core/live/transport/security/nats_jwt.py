@@ -58,10 +58,7 @@ def is_user_key(text: str) -> bool:
 
 
 def sign(seed: str, subject: str, name: str, claims: Claims, issued_s: int) -> str:
-    """Return the JWT with ``claims`` about ``subject``, signed with ``seed``.
-
-    The same arguments always give the same text, so a server's config can be compared.
-    """
+    """Return the JWT about ``subject``; the same arguments give the same text, to be compared."""
     body: Claims = {
         "iat": issued_s,
         "iss": public_key(seed),
@@ -89,10 +86,7 @@ def account_claims(
     imports: Sequence[Claims] = (),
     mapped: Mapping[str, str] = {},
 ) -> Claims:
-    """Return the claims of an account: its scoped keys, exports and imports.
-
-    A message published on a key of ``mapped`` goes to its value.
-    """
+    """Return the claims of an account; messages on a key of ``mapped`` go to its value."""
     storage = _NO_LIMIT if jetstream else 0
     limits = {
         **_user_limits(_NO_LIMIT),
@@ -131,10 +125,7 @@ def export(
 def import_from(
     owner: str, kind: Literal["stream", "service"], subject: str, *, called: str = ""
 ) -> Claims:
-    """Return the import of ``subject``, which account ``owner`` exports.
-
-    ``called`` is the subject's name in the importing account, if it is another one.
-    """
+    """Return the import of what account ``owner`` exports, here ``called`` by another subject."""
     claims = {"name": subject, "subject": subject, "account": owner, "type": kind}
     return {**claims, "local_subject": called} if called else claims
 
@@ -142,10 +133,7 @@ def import_from(
 def scope(
     key: str, role: str, publish: list[str], subscribe: list[str], subscriptions: int
 ) -> Claims:
-    """Return a signing key whose users have exactly these permissions, whatever they claim.
-
-    ``subscriptions`` limits those of a connection; -1: no limit.
-    """
+    """Return a signing key whose users have exactly these permissions, whatever they claim."""
     return {
         "kind": "user_scope",
         "key": key,
@@ -155,18 +143,12 @@ def scope(
 
 
 def user_claims(publish: list[str], subscribe: list[str], subscriptions: int) -> Claims:
-    """Return the claims of a user who may publish and subscribe only to these subjects.
-
-    ``subscriptions`` limits those of a connection; -1: no limit.
-    """
+    """Return the claims of a user who may publish and subscribe only to these subjects."""
     return {"type": "user", **_rights(publish, subscribe), **_user_limits(subscriptions)}
 
 
 def scoped_user_claims(account: str, tags: Sequence[str] = ()) -> Claims:
-    """Return the claims of a user whose permissions are those of the signing key's scope.
-
-    The scope may refer to the value of a tag ``name:value`` in ``tags``.
-    """
+    """Return the claims of a user with the rights of the key's scope, which may refer to tags."""
     claims = {"type": "user", "issuer_account": account}
     return {**claims, "tags": tags} if tags else claims
 
