@@ -31,23 +31,8 @@ def attach_once(
 ) -> Loom:
     """Return this process's loom: the existing one, or a new one.
 
-    Parameters
-    ----------
-    adapter : Adapter
-        The framework's, which no loom has yet.
-    join, held
-        As the ``attach`` functions take them.
-    placement : PlacementArguments
-        Arguments of :func:`~torchloom_threadlet.identity.identify`.
-    standby_tasks : mapping, optional
-        The runners of the standby tasks that the script offers.
-
-    Raises
-    ------
-    ConfigError
-        If this process is attached already, with other arguments.
-    SystemExit
-        If this process is an application that was started instead of a sidecar.
+    Raises ConfigError if this process is attached already, with other arguments.
+    Raises SystemExit if this process is an application that was started instead of a sidecar.
     """
     _end_if_sidecar()
     identity = identify(**placement)

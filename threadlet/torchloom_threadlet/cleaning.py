@@ -180,10 +180,7 @@ def local_value(value: Any) -> Any:
 
     Nothing is reduced: that is a collective, and the other ranks do not take part.
 
-    Raises
-    ------
-    ValueError
-        If this rank has only a part of it.
+    Raises ValueError if this rank has only a part of it.
     """
     placements = getattr(value, "placements", None)
     if placements is None or not hasattr(value, "to_local"):

@@ -20,13 +20,9 @@ MAX_FLIGHT_CHARS = 300_000
 class Collectives(msgspec.Struct, frozen=True, kw_only=True):
     """The progress of the process group that is waited for, else of the newest one.
 
-    Attributes
-    ----------
-    collective : str
-        The first incomplete collective; empty if nothing is waited for.
-    enqueued_seq, completed_seq : int
-        Numbers of the last collective enqueued, and of the last one that ended, also by an
-        error; -1 if there was none.
+    ``collective``: the first incomplete collective; empty if nothing is waited for.
+    ``enqueued_seq``, ``completed_seq``: numbers of the last collective enqueued, and of the last
+    one that ended, also by an error; -1 if there was none.
     """
 
     collective: ShortText = ""

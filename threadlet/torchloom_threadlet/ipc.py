@@ -95,14 +95,8 @@ class Attach(msgspec.Struct, frozen=True, kw_only=True, tag="attach"):
 class Phase(msgspec.Struct, frozen=True, kw_only=True):
     """What the trainer does: it computes, or waits for others.
 
-    Attributes
-    ----------
-    name : str
-        What it waits for: ``quorum``, ``allreduce`` or ``commit``; else ``compute``.
-    since_ns : int
-        Monotonic.
-    quorum_id : int
-        The present quorum, -1 before the first.
+    ``since_ns``: monotonic.
+    ``quorum_id``: the present quorum, -1 before the first.
     """
 
     name: ShortText
@@ -118,12 +112,7 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True):
 class NamedPhase(msgspec.Struct, frozen=True, kw_only=True):
     """Work that the script or a framework has named, such as ``compile``, and its bound.
 
-    Attributes
-    ----------
-    name : str
-        The phase's name.
-    since_ns, until_ns : int
-        When it began, and when its bound ends. Monotonic.
+    ``since_ns``, ``until_ns``: when it began, and when its bound ends. Monotonic.
     """
 
     name: ShortText
@@ -205,10 +194,7 @@ _to_link: msgspec.msgpack.Decoder[ToLink] = msgspec.msgpack.Decoder(ToLink, dec_
 def pack(frame: msgspec.Struct) -> bytes:
     """Return a frame as bytes for the socket.
 
-    Raises
-    ------
-    MessageError
-        If it cannot be encoded, or is too large.
+    Raises MessageError if it cannot be encoded, or is too large.
     """
     try:
         body = _encoder.encode(frame)
@@ -229,10 +215,7 @@ class Unpacker:
     def feed(self, data: bytes) -> list[bytes]:
         """Take received bytes and return the bodies that are complete.
 
-        Raises
-        ------
-        MessageError
-            If a length is too large.
+        Raises MessageError if a length is too large.
         """
         self._bytes += data
         bodies = []
@@ -303,12 +286,8 @@ class Wire:
     def receive(self) -> list[bytes]:
         """Return the bodies of the frames that have arrived.
 
-        Raises
-        ------
-        EOFError
-            If the sidecar has gone.
-        MessageError
-            If a length is too large, so that the rest of the stream cannot be read.
+        Raises EOFError if the sidecar has gone.
+        Raises MessageError if a length is too large, so that the rest of the stream cannot be read.
         """
         try:
             data = self._socket.recv(_RECEIVE_BYTES)

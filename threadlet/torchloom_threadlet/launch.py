@@ -13,12 +13,8 @@ _OWN = secrets.token_hex(8)
 class Launch(NamedTuple):
     """One start of a job by its launcher.
 
-    Attributes
-    ----------
-    id : str
-        The same in all processes that the launcher starts and restarts.
-    resumes : bool, optional
-        Whether it continues an earlier launch; None: decided at the first step.
+    ``id``: the same in all processes that the launcher starts and restarts.
+    ``resumes``: whether it continues an earlier launch; None: decided at the first step.
     """
 
     id: str

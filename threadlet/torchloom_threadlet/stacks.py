@@ -67,14 +67,8 @@ def own_stacks() -> str:
 class StackReader:
     """The sidecar's half: has the trainer write its stacks, one reading at a time.
 
-    Parameters
-    ----------
-    pid : int
-        The trainer's process.
-    number, descriptor : int
-        The signal at which it writes them, and the file it writes them to.
-    thread : int
-        The native id of a thread that may be interrupted; 0: the system chooses one.
+    ``number``, ``descriptor``: the signal at which it writes them, and the file it writes them to.
+    ``thread``: the native id of a thread that may be interrupted; 0: the system chooses one.
     """
 
     def __init__(self, pid: int, number: int, descriptor: int, thread: int = 0) -> None:

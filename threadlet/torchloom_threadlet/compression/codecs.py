@@ -12,12 +12,8 @@ from torchloom_threadlet.compression.collectives import Peers, Reduction
 class Memory:
     """One rank's memory of one bucket; never changed, only replaced.
 
-    Attributes
-    ----------
-    residual : Tensor, optional
-        The part of this rank's gradients that is not sent yet; None for nothing.
-    basis : Tensor, optional
-        PowerSGD's last right factor.
+    ``residual``: the part of this rank's gradients that is not sent yet; None for nothing.
+    ``basis``: PowerSGD's last right factor.
     """
 
     residual: Tensor | None = None
@@ -31,10 +27,7 @@ class Memory:
 class Codec(Protocol):
     """One way to sum a bucket over the ranks.
 
-    Attributes
-    ----------
-    is_whole : bool
-        Whether a bucket must not be reduced in pieces.
+    ``is_whole``: whether a bucket must not be reduced in pieces.
     """
 
     is_whole: bool
@@ -44,14 +37,7 @@ class Codec(Protocol):
     ) -> Reduction[tuple[Tensor, Memory]]:
         """Sum ``tensor`` over all ranks.
 
-        Parameters
-        ----------
-        tensor : Tensor
-            Contiguous float32; it is only read.
-
-        Returns
-        -------
-        tuple of Tensor and Memory
-            The sum, in the shape of ``tensor`` and bitwise the same on all ranks, and the memory
-            for the case that the step is committed.
+        ``tensor``: contiguous float32; it is only read.
+        Returns the sum, in the shape of ``tensor`` and bitwise the same on all ranks, and the
+        memory for the case that the step is committed.
         """

@@ -19,10 +19,7 @@ _Result = TypeVar("_Result")
 class Exchange:
     """Row ``i`` goes to rank ``i``; row ``i`` of the answer is from rank ``i``.
 
-    Attributes
-    ----------
-    rows : Tensor
-        Contiguous bytes, of shape (ranks, bytes).
+    ``rows``: contiguous bytes, of shape (ranks, bytes).
     """
 
     rows: Tensor
@@ -36,10 +33,7 @@ class Exchange:
 class Gather:
     """The answer is (ranks, bytes): the rows of all ranks, in their order.
 
-    Attributes
-    ----------
-    row : Tensor
-        Contiguous bytes, of shape (bytes,).
+    ``row``: contiguous bytes, of shape (bytes,).
     """
 
     row: Tensor
@@ -53,10 +47,7 @@ class Gather:
 class Sum:
     """The answer is the sum over the ranks, bitwise the same on all.
 
-    Attributes
-    ----------
-    tensor : Tensor
-        Contiguous floats, which the sum may overwrite.
+    ``tensor``: contiguous floats, which the sum may overwrite.
     """
 
     tensor: Tensor
@@ -72,15 +63,7 @@ Reduction = Generator[Collective, Tensor, _Result]
 
 @dataclass(frozen=True)
 class Peers:
-    """A rank among the ranks that it reduces with.
-
-    Attributes
-    ----------
-    rank : int
-        From 0.
-    ranks : int
-        Their number.
-    """
+    """A rank among the ranks that it reduces with."""
 
     rank: int
     ranks: int

@@ -49,14 +49,9 @@ def edges(numbers: int, width: int, most_bytes: int, at_once: int) -> list[int]:
 class Bucket:
     """A tensor that is reduced in pieces, and its memory.
 
-    Parameters
-    ----------
-    tensor : Tensor
-        The tensor to reduce, which gets the sum.
-    memory : Memory
-        The whole tensor's.
-    at : sequence of int
-        Its :func:`edges`.
+    ``tensor``: the tensor to reduce, which gets the sum.
+    ``memory``: the whole tensor's.
+    ``at``: its :func:`edges`.
     """
 
     def __init__(self, tensor: Tensor, memory: Memory, at: Sequence[int]) -> None:

@@ -17,14 +17,9 @@ _NAMES = tuple(
 class Cost:
     """What one reduction cost this rank.
 
-    Attributes
-    ----------
-    sent_bytes : int
-        Payload sent from here, computed.
-    compress_s : float
-        Time in coding and decoding.
-    wire_s : float
-        Time in collectives, including the wait for slower peers.
+    ``sent_bytes``: payload sent from here, computed.
+    ``compress_s``: time in coding and decoding.
+    ``wire_s``: time in collectives, including the wait for slower peers.
     """
 
     sent_bytes: int = 0
@@ -43,18 +38,11 @@ class Cost:
 class Figures:
     """Sums over this rank's allreduces.
 
-    Attributes
-    ----------
-    cost : Cost
-        Of all of them; overlapping ones each count.
-    gradient_bytes : int
-        What there was to reduce, in its own type.
-    reductions : int
-        How many began.
-    overlap_s : float
-        Time in which at least one was in flight and no thread waited for any.
-    buckets : dict of int to Cost
-        By index among the reductions, from 0. One that ends after a call counts in the next.
+    ``cost``: of all of them; overlapping ones each count.
+    ``reductions``: how many began.
+    ``overlap_s``: time in which at least one was in flight and no thread waited for any.
+    ``buckets``: by index among the reductions, from 0. One that ends after a call counts in the
+    next.
     """
 
     cost: Cost = Cost()
@@ -139,10 +127,7 @@ class Waits(Protocol):
 class Overlap:
     """How long reductions were in flight while no thread waited for them.
 
-    Attributes
-    ----------
-    passed_to : Waits, optional
-        Gets the same waits: those in the process group are recorded nowhere else.
+    ``passed_to``: gets the same waits: those in the process group are recorded nowhere else.
     """
 
     def __init__(self) -> None:

@@ -23,14 +23,8 @@ Issue = Callable[[Collective], tuple[Any, Tensor]]
 class Driven(Generic[_Result]):
     """The outcome of some reductions.
 
-    Attributes
-    ----------
-    results : list
-        Their results, in order.
-    waited_s : float
-        Time with nothing to do but wait.
-    wire_s : float
-        Time in which at least one collective was in flight.
+    ``waited_s``: time with nothing to do but wait.
+    ``wire_s``: time in which at least one collective was in flight.
     """
 
     results: list[_Result]
@@ -62,10 +56,7 @@ class _Flight(Generic[_Result]):
 def drive(reductions: Sequence[Reduction[_Result]], issue: Issue, at_once: int) -> Driven[_Result]:
     """Drive reductions, so many at once, and return their results.
 
-    Raises
-    ------
-    Exception
-        Any exception of a collective; none is issued after it.
+    Raises what a collective raises; none is issued after it.
     """
     results: dict[int, _Result] = {}
     waiting = deque(enumerate(reductions))

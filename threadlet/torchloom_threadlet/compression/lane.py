@@ -38,10 +38,7 @@ class Lane:
     def issue(self, begin: Callable[[], _Begun]) -> _Begun:
         """Call ``begin``, which issues a collective, unless the lane has ended.
 
-        Raises
-        ------
-        RuntimeError
-            If it has ended.
+        Raises RuntimeError if it has ended.
         """
         with self._issuing:
             self.raise_if_ended()
@@ -55,10 +52,7 @@ class Lane:
     def drain(self) -> None:
         """Wait until everything added has run; a call from within returns at once.
 
-        Raises
-        ------
-        RuntimeError
-            If one of the reductions has failed.
+        Raises RuntimeError if one of the reductions has failed.
         """
         if self._last is not None and threading.get_ident() != self._runner:
             self._last.result()

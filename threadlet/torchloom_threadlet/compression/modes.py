@@ -20,10 +20,7 @@ def make_codecs(
 ) -> dict[str, Codec]:
     """Return the codec of each mode but ``none``.
 
-    Raises
-    ------
-    ValueError
-        If an option is out of its range.
+    Raises ValueError if an option is out of its range.
     """
     bf16 = Sharded(Bfloat16())
     return {

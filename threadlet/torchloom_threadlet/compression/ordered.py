@@ -181,10 +181,7 @@ class OrderedProcessGroup(Wrapper):
 def _wait_for_store(handle: str, timeout: timedelta) -> None:
     """Wait for the rendezvous store's answer: torch waits for a frozen store for ever.
 
-    Raises
-    ------
-    RuntimeError
-        If it does not answer in time.
+    Raises RuntimeError if it does not answer in time.
     """
     address = json.loads(handle)["store"]
 

@@ -11,12 +11,8 @@ from torch import Tensor
 class Piece:
     """A range of a flat tensor, used as a matrix; the last row may not be full.
 
-    Attributes
-    ----------
-    start, numbers : int
-        Its start and its length.
-    rows, columns : int
-        The matrix's; a vector has one row.
+    ``start``, ``numbers``: its start and its length.
+    ``rows``, ``columns``: the matrix's; a vector has one row.
     """
 
     start: int
@@ -33,10 +29,7 @@ class Piece:
 class Pieces:
     """Finds the matrices in the tensors that DDP reduces.
 
-    Parameters
-    ----------
-    parameters : iterable of Tensor
-        The model's, in its own order; DDP's buckets contain consecutive ones.
+    ``parameters``: the model's, in its own order; DDP's buckets contain consecutive ones.
     """
 
     def __init__(self, parameters: Iterable[Tensor]) -> None:

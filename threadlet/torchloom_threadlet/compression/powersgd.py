@@ -23,15 +23,10 @@ _SEED = 20190531
 class PowerSGD:
     """Sums rank-``rank`` approximations of the ranks' matrices.
 
-    Parameters
-    ----------
-    rank : int
-        Columns of the factors, at least 1.
-    pieces : Pieces
-        Finds the matrices in a tensor.
-    otherwise : Sharded
-        Sums a tensor without a matrix whose factors would be smaller. In a tensor with such
-        matrices the other parts are sent with the first factors, uncompressed.
+    ``rank``: columns of the factors, at least 1.
+    ``pieces``: finds the matrices in a tensor.
+    ``otherwise``: sums a tensor without a matrix whose factors would be smaller. In a tensor with
+    such matrices the other parts are sent with the first factors, uncompressed.
     """
 
     is_whole = True  # cutting would split its matrices, and their factors would not get smaller

@@ -19,10 +19,7 @@ _FP16_EXPONENT = 15
 class Quantizer(ABC):
     """Writes float32 rows as bytes and reads them back.
 
-    Attributes
-    ----------
-    block : int
-        Rows must be whole blocks of this many numbers.
+    ``block``: rows must be whole blocks of this many numbers.
     """
 
     block = 1

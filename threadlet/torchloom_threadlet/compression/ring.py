@@ -20,10 +20,7 @@ _Part = TypeVar("_Part")
 class Ring:
     """The order of a quorum's ranks in the ring.
 
-    Parameters
-    ----------
-    ranks : tuple of int
-        The rank at each position, every rank once.
+    ``ranks``: the rank at each position, every rank once.
     """
 
     def __init__(self, ranks: tuple[int, ...]) -> None:

@@ -17,10 +17,7 @@ _PLACE_BYTES = 4
 class TopK:
     """Each rank sends its largest numbers as int32 places and bf16 values, 6 bytes each.
 
-    Parameters
-    ----------
-    share : float
-        The share of numbers to send, in (0, 1].
+    ``share``: the share of numbers to send, in (0, 1].
     """
 
     is_whole = False

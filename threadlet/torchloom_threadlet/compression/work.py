@@ -17,10 +17,7 @@ _NOWHERE = nullcontext()
 class CompressedWork(Work):
     """Complete once the tensors are reduced; an error is raised by ``wait`` and by the future.
 
-    Parameters
-    ----------
-    tensors : list of Tensor
-        The future's result.
+    ``tensors``: the future's result.
     """
 
     def __init__(self, tensors: list[Tensor]) -> None:
@@ -52,10 +49,7 @@ class CompressedWork(Work):
     def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
         """Wait until it has ended; on an accelerator the current stream waits.
 
-        Raises
-        ------
-        RuntimeError
-            If it has failed, or has not ended within ``timeout``.
+        Raises RuntimeError if it has failed, or has not ended within ``timeout``.
         """
         try:
             self._ended.result(timeout.total_seconds() or None)

@@ -8,13 +8,7 @@ _TIMEOUT = timedelta(seconds=60)
 
 
 class Wrapper(ProcessGroupWrapper):  # type: ignore[misc]
-    """Passes all calls on to ``pg``; torchft's own wrapper drops it on an abort.
-
-    Parameters
-    ----------
-    pg : torchft.ProcessGroup
-        Does the communication.
-    """
+    """Passes all calls on to ``pg``; torchft's own wrapper drops it on an abort."""
 
     def __init__(self, pg: ProcessGroup) -> None:
         super().__init__(timeout=getattr(pg, "_timeout", None) or _TIMEOUT, pg=pg)

@@ -24,12 +24,8 @@ _ATTEMPTS = 2**22
 class Change(msgspec.Struct, frozen=True, kw_only=True):
     """One change to make; of two changes the later one has the larger number.
 
-    Attributes
-    ----------
-    do : FencedChange, optional
-        The operation, the same on all ranks; the fence does not interpret it.
-    cause : str
-        The verdict that granted it.
+    ``do``: the operation, the same on all ranks; the fence does not interpret it.
+    ``cause``: the verdict that granted it.
     """
 
     number: int
@@ -40,16 +36,10 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 class Ballot(NamedTuple):
     """A rank's vote ahead of a step.
 
-    Attributes
-    ----------
-    offered : int
-        The number of the pending change that the rank can make, or ``NOTHING``.
-    lineage : int
-        See :class:`Fence`.
-    attempt : int
-        A number that no other ballot has; the largest identifies this attempt of the step.
-    undone : int
-        See :class:`Fence`. Valid even if the ballot is withheld.
+    ``offered``: the number of the pending change that the rank can make, or ``NOTHING``.
+    ``lineage``: see :class:`Fence`.
+    ``attempt``: a number that no other ballot has; the largest identifies this attempt of the step.
+    ``undone``: see :class:`Fence`. Valid even if the ballot is withheld.
     """
 
     offered: int
@@ -83,27 +73,16 @@ def tally(votes: Iterable[tuple[int, Ballot]]) -> tuple[Ballot, Ballot]:
 class Fence(msgspec.Struct, frozen=True, kw_only=True):
     """A rank's knowledge of changes, between two events.
 
-    Attributes
-    ----------
-    lineage : int
-        The attempt of the last step committed in the rank's state: its quorum in the upper bits,
-        its number in the lower ones. Equal lineages are equal states.
-    made : int
-        The number of the last change made in that state.
-    stands : bool
-        Whether that change's values are still set, and not rolled back.
-    undone : int
-        The largest number of a change that failed on some rank.
-    let_go : int
-        The largest number of a withdrawn change.
-    offered : Change, optional
-        The pending change.
-    ballots : int
-        The attempt of its last ballot; begins at random, so that ranks do not count alike.
-    voted : Change, optional
-        The pending change at the vote on the present step, of this rank or of its peer.
-    agreed, attempt : int
-        The change agreed on for the present step, and this attempt of it.
+    ``lineage``: the attempt of the last step committed in the rank's state: its quorum in the upper
+    bits, its number in the lower ones. Equal lineages are equal states.
+    ``made``: the number of the last change made in that state.
+    ``stands``: whether that change's values are still set, and not rolled back.
+    ``undone``: the largest number of a change that failed on some rank.
+    ``let_go``: the largest number of a withdrawn change.
+    ``offered``: the pending change.
+    ``ballots``: the attempt of its last ballot; begins at random, so that ranks do not count alike.
+    ``voted``: the pending change at the vote on the present step, of this rank or of its peer.
+    ``agreed``, ``attempt``: the change agreed on for the present step, and this attempt of it.
     """
 
     lineage: int = NOTHING

@@ -21,15 +21,10 @@ _CLOSE = 1e-7
 class Sharpness(NamedTuple):
     """The result of a search along one update.
 
-    Attributes
-    ----------
-    critical_step : float
-        In multiples of the update; infinite where the loss fell as far as the search went, NaN
-        where the update does not lead down at all.
-    sharpness : float
-        2 over the critical step: above 2 the update itself is too long.
-    evaluations : int
-        How often the loss was computed.
+    ``critical_step``: in multiples of the update; infinite where the loss fell as far as the search
+    went, NaN where the update does not lead down at all.
+    ``sharpness``: 2 over the critical step: above 2 the update itself is too long.
+    ``evaluations``: how often the loss was computed.
     """
 
     critical_step: float

@@ -52,16 +52,10 @@ def orthogonal_to(direction: Direction, other: Direction) -> list[Tensor]:
 class TrajectoryPlane(NamedTuple):
     """The plane through a run's last weights that is closest to all of its checkpoints.
 
-    Attributes
-    ----------
-    directions : two lists of Tensor
-        Of length 1, and orthogonal.
-    variance_explained : tuple of float
-        The share of the checkpoints' variance along each direction.
-    coordinates : list of (float, float)
-        Each checkpoint's position in the plane; the last one is at the origin.
-    distances : list of float
-        Each checkpoint's distance to the plane.
+    ``directions``: of length 1, and orthogonal.
+    ``variance_explained``: the share of the checkpoints' variance along each direction.
+    ``coordinates``: each checkpoint's position in the plane; the last one is at the origin.
+    ``distances``: each checkpoint's distance to the plane.
     """
 
     directions: tuple[list[Tensor], list[Tensor]]
@@ -76,10 +70,7 @@ def plane_of(checkpoints: Sequence[Direction]) -> TrajectoryPlane:
     Computed from the inner products of the checkpoints' differences to the last one, so that only
     two directions of the size of the model are allocated.
 
-    Raises
-    ------
-    ValueError
-        If there are fewer than three checkpoints, or they lie on a line.
+    Raises ValueError if there are fewer than three checkpoints, or they lie on a line.
     """
     if len(checkpoints) <= _PLANE:
         raise ValueError(f"need 3 checkpoints or more for a plane, was {len(checkpoints)}")

@@ -62,10 +62,7 @@ def plane(
 ) -> Iterator[Cell]:
     """Yield the loss at some positions of a plane, one by one.
 
-    Parameters
-    ----------
-    along : sequence of float
-        Shares of ``first`` by row, and of ``second`` by column.
+    ``along``: shares of ``first`` by row, and of ``second`` by column.
     """
     for row, column in places:
         loss = surface.at((first, along[row]), (second, along[column]))

@@ -20,13 +20,7 @@ Found = Curvature | Point | Plane | Cell
 
 
 class Report:
-    """Sends results, points and cells several at a time.
-
-    Parameters
-    ----------
-    send : callable
-        Takes a piece.
-    """
+    """Sends results, points and cells several at a time."""
 
     def __init__(self, send: Callable[[Piece], object]) -> None:
         self._send = send

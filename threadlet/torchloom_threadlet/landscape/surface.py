@@ -14,13 +14,9 @@ Direction = Sequence[Tensor]
 class Surface:
     """The loss of a model as a function of its weights.
 
-    Parameters
-    ----------
-    parameters : iterable of Tensor
-        The weights, which are changed in place.
-    loss : callable
-        Returns the loss of the present model, on the same batch each time. It must not
-        depend on anything else that changes: turn off dropout and batch statistics first.
+    ``parameters``: the weights, which are changed in place.
+    ``loss``: returns the loss of the present model, on the same batch each time. It must not depend
+    on anything else that changes: turn off dropout and batch statistics first.
     """
 
     def __init__(self, parameters: Iterable[Tensor], loss: Callable[[], float | Tensor]) -> None:
@@ -35,10 +31,7 @@ class Surface:
     def base(self) -> float:
         """Return the loss at the present weights.
 
-        Raises
-        ------
-        ValueError
-            If it is no number, or differs at a second evaluation.
+        Raises ValueError if it is no number, or differs at a second evaluation.
         """
         first, second = self.at(), self.at()
         for loss in (first, second):

@@ -29,10 +29,7 @@ class Pair(NamedTuple):
 def judge(pairs: Sequence[Pair], steps: int) -> Judgement:
     """Return the judgement of the change from the complete pairs.
 
-    Parameters
-    ----------
-    pairs : sequence of Pair
-        At least one, each of ``steps`` steps.
+    ``pairs``: at least one, each of ``steps`` steps.
     """
     over = math.ceil(steps / 4)
     ends = [(_end(pair.control, over), _end(pair.change, over)) for pair in pairs]

@@ -8,13 +8,7 @@ from torchloom_threadlet.standby_tasks.budget import Pace, finite
 
 
 class Report:
-    """Sends the losses of one arm after the other, several at a time.
-
-    Parameters
-    ----------
-    send : callable
-        Takes a piece.
-    """
+    """Sends the losses of one arm after the other, several at a time."""
 
     def __init__(self, send: Callable[[Piece], object]) -> None:
         self._send = send

@@ -31,12 +31,7 @@ class Commands:
 
     JetStream delivers again what is not acked.
 
-    Parameters
-    ----------
-    on_command : coroutine function
-        Called with each copy of each command.
-    on_unreadable : coroutine function
-        Called with the rejection of a command that cannot be read.
+    ``on_unreadable``: called with the rejection of a command that cannot be read.
     """
 
     def __init__(

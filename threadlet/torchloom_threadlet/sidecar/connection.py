@@ -61,22 +61,11 @@ class UnwantedError(RefusedError):
 class Connection:
     """One worker's connection to the broker.
 
-    Parameters
-    ----------
-    unset : str
-        What to set so that no other process gets this worker's name.
-    on_up : coroutine function
-        Called with the client after the first connect and after every reconnect.
-    on_keys : callable
-        Called with new credentials.
-    on_admission : callable
-        Called after each attempt to enrol, with the reason why this worker is not admitted on its
-        node; empty if it is admitted, or there was no answer.
-
-    Attributes
-    ----------
-    unwanted : bool
-        Whether the last answer was that this worker's node admits no worker.
+    ``unset``: what to set so that no other process gets this worker's name.
+    ``on_up``: called with the client after the first connect and after every reconnect.
+    ``on_admission``: called after each attempt to enrol, with the reason why this worker is not
+    admitted on its node; empty if it is admitted, or there was no answer.
+    ``unwanted``: whether the last answer was that this worker's node admits no worker.
     """
 
     def __init__(
@@ -298,10 +287,8 @@ class Connection:
     def _look_for_a_new_weaver(self) -> bool:
         """Read ``join.json`` again and return whether it has changed.
 
-        Raises
-        ------
-        OtherRunError
-            If the old file was an earlier run's, and this worker never joined that run.
+        Raises OtherRunError if the old file was an earlier run's, and this worker never joined that
+        run.
         """
         join = read_join(self._join_path)
         if join is None or join == self._join:

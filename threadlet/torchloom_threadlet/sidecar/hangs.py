@@ -20,14 +20,7 @@ _FLIGHT_WAIT_S = 2.0
 class Hangs:
     """Detects a hang and collects diagnostics, once for each missing step.
 
-    Parameters
-    ----------
-    after_s : float
-        Seconds without progress.
-    stacks : StackReader
-        Reads the trainer's stacks.
-    to_link : callable
-        Sends a frame to the trainer.
+    ``after_s``: seconds without progress.
     """
 
     def __init__(

@@ -20,10 +20,7 @@ _ACK_WAIT_S = 1.0
 class SidecarOperations:
     """Decides on these commands, as the trainer does on all others, and does them.
 
-    Parameters
-    ----------
-    on_stored : callable
-        Called once the broker has stored a final ack.
+    ``on_stored``: called once the broker has stored a final ack.
     """
 
     def __init__(

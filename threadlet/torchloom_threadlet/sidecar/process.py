@@ -14,12 +14,7 @@ _logger = logging.getLogger(__name__)
 class Process(NamedTuple):
     """The trainer's process: its id, and what was inherited from it, -1 for nothing.
 
-    Attributes
-    ----------
-    stacks_fd : int
-        Where its stacks are written.
-    pidfd : int
-        A pidfd of the trainer itself, through which its exit status can be read at any time.
+    ``pidfd``: a pidfd of the trainer itself, through which its exit status can be read at any time.
     """
 
     pid: int

@@ -25,18 +25,11 @@ _RUN_ID = "TORCHELASTIC_RUN_ID"
 class FailedRestart(NamedTuple):
     """A restart in which all ranks on this host ended before they attached.
 
-    Attributes
-    ----------
-    restart, most : int
-        The restart's number, and torchrun's limit.
-    status : int, optional
-        Of the rank that ended first: its exit code, or minus the signal number.
-    lived_s : float
-        How long that rank ran, in seconds.
-    error : str
-        The error that ended it, if known.
-    gave_up : bool
-        Whether torchrun has ended since.
+    ``restart``, ``most``: the restart's number, and torchrun's limit.
+    ``status``: of the rank that ended first: its exit code, or minus the signal number.
+    ``lived_s``: how long that rank ran, in seconds.
+    ``error``: the error that ended it, if known.
+    ``gave_up``: whether torchrun has ended since.
     """
 
     restart: int

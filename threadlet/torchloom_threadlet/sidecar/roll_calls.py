@@ -21,17 +21,8 @@ class RollCalls:
     reply subject of the question; so only a roll call of this run is answered. One of a lower
     epoch is answered, too: the hello contains the highest known epoch, and the Weaver exceeds it.
 
-    Parameters
-    ----------
-    answer : callable
-        Sends a hello.
-    every_s : float
-        Calls within this time of an answer are answered together at its end.
-
-    Attributes
-    ----------
-    epoch : int
-        The highest epoch of a Weaver so far.
+    ``every_s``: calls within this time of an answer are answered together at its end.
+    ``epoch``: the highest epoch of a Weaver so far.
     """
 
     def __init__(

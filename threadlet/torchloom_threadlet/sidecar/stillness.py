@@ -25,12 +25,7 @@ _LONGEST_GAP_S = 30.0
 class Stillness:
     """Measures how long a trainer has done nothing.
 
-    Parameters
-    ----------
-    stacks : StackReader
-        Reads the trainer's stacks.
-    send : callable
-        Takes the fields of a note ``still``, once two stacks agree.
+    ``send``: takes the fields of a note ``still``, once two stacks agree.
     """
 
     def __init__(

@@ -22,10 +22,7 @@ class Work:
     a process that reads or writes 1 MiB/s, such as to save a checkpoint. A computing GPU is not
     seen, but a thread that waits for it mostly spins.
 
-    Attributes
-    ----------
-    still_s : float
-        Seconds without work, 0 while it works and before the first look.
+    ``still_s``: seconds without work, 0 while it works and before the first look.
     """
 
     def __init__(self, psutil: Any, pid: int) -> None:

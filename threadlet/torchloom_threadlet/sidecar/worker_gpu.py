@@ -10,14 +10,9 @@ from typing import Any
 class WorkerGpu:
     """What is known of the worker's GPU; an empty text is unknown.
 
-    Attributes
-    ----------
-    index : str
-        Its index on the host.
-    uuid : str
-        Its UUID in lower case, without ``GPU-``, or the UUID's beginning.
-    instance : str
-        The number of the worker's GPU instance, if MIG partitions the GPU.
+    ``index``: its index on the host.
+    ``uuid``: its UUID in lower case, without ``GPU-``, or the UUID's beginning.
+    ``instance``: the number of the worker's GPU instance, if MIG partitions the GPU.
     """
 
     index: str = ""

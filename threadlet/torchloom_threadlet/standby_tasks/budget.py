@@ -17,21 +17,8 @@ class BudgetUsed(Exception):
 class Budget:
     """A script's function that returns a loss, within limits.
 
-    Attributes
-    ----------
-    points : int
-        How often it was called.
-
-    Parameters
-    ----------
-    loss : callable
-        The script's function.
-    most : int
-        The most calls.
-    seconds : float
-        The time limit, from now on.
-    should_stop : callable
-        Returns whether another command arrived meanwhile.
+    ``seconds``: the time limit, from now on.
+    ``should_stop``: returns whether another command arrived meanwhile.
     """
 
     def __init__(

@@ -24,10 +24,7 @@ def _name(function: Any) -> tuple[object, ...]:
 class Actuators(KnobTable):
     """The knobs and functions that a trainer has registered so far.
 
-    Attributes
-    ----------
-    connections : Connections, optional
-        Set by an adapter that knows them.
+    ``connections``: set by an adapter that knows them.
     """
 
     def __init__(self) -> None:

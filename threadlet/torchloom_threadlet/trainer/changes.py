@@ -23,12 +23,8 @@ Settle = Callable[[str, AckStatus, int, str], None]
 class Standing(msgspec.Struct, frozen=True):
     """What a healing peer takes over with this rank's state: JSON, in the framework's state dict.
 
-    Attributes
-    ----------
-    values, before : dict
-        The run-fenced knobs, and their values before the last change.
-    step : int
-        The step of the last change.
+    ``values``, ``before``: the run-fenced knobs, and their values before the last change.
+    ``step``: the step of the last change.
     """
 
     fence: Fence
@@ -40,19 +36,10 @@ class Standing(msgspec.Struct, frozen=True):
 class Changes:
     """The fence of one worker, and the commands behind its pending changes.
 
-    Parameters
-    ----------
-    settle : callable
-        Ends a command; called without this class's lock.
-
-    Attributes
-    ----------
-    can_vote : bool
-        Whether an adapter is attached through which this worker agrees with the others.
-    has_lost_state : bool
-        Whether a rewind failed halfway, and no peer's state was loaded since.
-    due : Change, optional
-        The change that was agreed on in a committed step, to be made before the next one.
+    ``settle``: ends a command; called without this class's lock.
+    ``can_vote``: whether an adapter is attached through which this worker agrees with the others.
+    ``has_lost_state``: whether a rewind failed halfway, and no peer's state was loaded since.
+    ``due``: the change that was agreed on in a committed step, to be made before the next one.
     """
 
     def __init__(self, settle: Settle) -> None:
@@ -176,10 +163,7 @@ class Changes:
     def inherit(self, text: str) -> dict[str, KnobValue]:
         """Take over a peer's ``standing``; return its knobs' values.
 
-        Raises
-        ------
-        msgspec.DecodeError
-            If :meth:`standing` of this version cannot have written it.
+        Raises msgspec.DecodeError if :meth:`standing` of this version cannot have written it.
         """
         peer = _decoder.decode(text)
         with self._lock:

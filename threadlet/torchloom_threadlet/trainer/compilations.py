@@ -21,13 +21,6 @@ class Compilations:
 
     torch is never imported here: :meth:`look` finds the hooks once a script has imported them, and
     again after ``torch._dynamo.reset()``, which removes callbacks.
-
-    Parameters
-    ----------
-    phases : Phases
-        Records the phase ``compile``.
-    report : callable
-        Reports to the sidecar at once.
     """
 
     def __init__(self, phases: Phases, report: Callable[[], None]) -> None:

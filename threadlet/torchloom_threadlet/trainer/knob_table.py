@@ -21,10 +21,7 @@ from torchloom_threadlet.cleaning import knob_value, text
 class Knob(msgspec.Struct, frozen=True):
     """A knob's specification and the user's functions behind it.
 
-    Attributes
-    ----------
-    check : callable, optional
-        Called with the values that all knobs would have; raises if they are not compatible.
+    ``check``: called with the values that all knobs would have; raises if they are not compatible.
     """
 
     spec: KnobSpec
@@ -52,10 +49,7 @@ def knob_of(
 ) -> Knob:
     """Return a knob from the arguments of ``Loom.knob``.
 
-    Raises
-    ------
-    TypeError
-        If a keyword is none of :class:`KnobForm`.
+    Raises TypeError if a keyword is none of :class:`KnobForm`.
     """
     if unknown := form.keys() - KnobForm.__annotations__.keys():
         raise TypeError(f"need {', '.join(KnobForm.__annotations__)}, was {', '.join(unknown)}")
@@ -93,10 +87,7 @@ class KnobTable:
     def add_knob(self, knob: Knob) -> None:
         """Register a knob, in place of one of the same name.
 
-        Raises
-        ------
-        KnobError
-            If its specification does not fit a message.
+        Raises KnobError if its specification does not fit a message.
         """
         try:
             msgspec.convert(msgspec.to_builtins(knob.spec), KnobSpec)
@@ -123,10 +114,7 @@ class KnobTable:
         They are set in the order of their registration, whatever their order in ``values``: first
         the optimizer, then its learning rate.
 
-        Raises
-        ------
-        SystemExit
-            If the rollback fails: this rank must not continue with values of its own.
+        Raises SystemExit if the rollback fails: this rank must not continue with values of its own.
         """
         before: dict[str, KnobValue] = {}
         try:
@@ -143,20 +131,14 @@ class KnobTable:
     def set_back(self, before: Mapping[str, KnobValue]) -> None:
         """Roll knobs back to the values before, the last one first.
 
-        Raises
-        ------
-        SystemExit
-            If one cannot be set: this rank must not continue with values of its own.
+        Raises SystemExit if one cannot be set: this rank must not continue with values of its own.
         """
         self.set_like_others(dict(reversed(list(before.items()))))
 
     def set_like_others(self, values: Mapping[str, KnobValue]) -> None:
         """Set knobs to their values on the other ranks, or exit with one line.
 
-        Raises
-        ------
-        SystemExit
-            If one cannot be set: this rank must not continue with values of its own.
+        Raises SystemExit if one cannot be set: this rank must not continue with values of its own.
         """
         for name, value in values.items():
             try:
@@ -179,10 +161,7 @@ class KnobTable:
     def check(self, values: Mapping[str, KnobValue]) -> None:
         """Check with the user's functions that the knobs can take these values together.
 
-        Raises
-        ------
-        KnobError
-            If a knob is not run-fenced, or cannot take its value.
+        Raises KnobError if a knob is not run-fenced, or cannot take its value.
         """
         for name, value in values.items():
             spec = find_spec(name, self.specs)

@@ -41,16 +41,6 @@ class LogCapture:
     It is no handler: with one on the root logger ``logging.basicConfig`` of a script does nothing.
     For levels below the root logger's own, that level is lowered; the handlers do not get the
     additional records.
-
-    Parameters
-    ----------
-    level : str
-        The lowest of the ``LEVELS`` to capture; one that begins as ``off`` captures nothing ever.
-
-    Attributes
-    ----------
-    level : str
-        The present level.
     """
 
     def __init__(self, lines: LogLines, level: str) -> None:

@@ -19,10 +19,7 @@ MOST_CHARACTERS = 8000
 class LogLines:
     """Passes lines on, from any thread.
 
-    Parameters
-    ----------
-    send : callable
-        Takes the fields of a line, and returns whether they were sent; never waits.
+    ``send``: takes the fields of a line, and returns whether they were sent; never waits.
     """
 
     def __init__(

@@ -70,11 +70,6 @@ class Operations:
 
     The link's thread and the training thread call it, without the worker's lock: a function of the
     user's may be slow.
-
-    Parameters
-    ----------
-    process : torchloom_threadlet.trainer.worker.Worker
-        The worker.
     """
 
     def __init__(self, process: Any) -> None:
@@ -88,10 +83,7 @@ class Operations:
     def part(self, operation: Operation) -> TrainerPart[Any]:
         """Return the part of an operation.
 
-        Raises
-        ------
-        OperationError
-            If no installed package has one.
+        Raises OperationError if no installed package has one.
         """
         verb = verb_of(operation)
         try:
@@ -126,10 +118,7 @@ class Operations:
     def fenced_refusal(self, operation: Operation, cause: str) -> str:
         """Return why an operation cannot be part of a fenced change here; "" if it can.
 
-        Raises
-        ------
-        OperationError
-            If no installed package has a part for it.
+        Raises OperationError if no installed package has a part for it.
         """
         part = self.part(operation)
         if part.fenced == "never":

@@ -26,12 +26,9 @@ TOO_LONG = "it reached the longest pause that the framework allows"
 class PauseLease:
     """The present pause of this worker, or its last.
 
-    Attributes
-    ----------
-    longest_s : float
-        The longest possible pause; infinite where no timeout of the framework's limits it.
-    cause : str
-        The verdict whose pause was carried out.
+    ``longest_s``: the longest possible pause; infinite where no timeout of the framework's limits
+    it.
+    ``cause``: the verdict whose pause was carried out.
     """
 
     def __init__(self) -> None:

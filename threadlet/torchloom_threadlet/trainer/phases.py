@@ -18,12 +18,8 @@ _LONGEST_PHASE_S = 1e6
 class Phases:
     """The phase of one trainer, and how long it has waited.
 
-    Attributes
-    ----------
-    waited_ns : int
-        Time in waits that are over, summed.
-    quorum_id : int
-        The present quorum, -1 before the first.
+    ``waited_ns``: time in waits that are over, summed.
+    ``quorum_id``: the present quorum, -1 before the first.
     """
 
     def __init__(self) -> None:
@@ -53,10 +49,7 @@ class Phases:
     def enter(self, name: str, at_most_s: float) -> NamedPhase:
         """Begin a named phase, and return it for :meth:`leave`.
 
-        Raises
-        ------
-        ValueError
-            If the bound is not a number of seconds above 0.
+        Raises ValueError if the bound is not a number of seconds above 0.
         """
         if not (isinstance(at_most_s, int | float) and at_most_s > 0):
             raise ValueError(f"phase {name!r}: need at_most_s > 0, in seconds, was {at_most_s!r}")

@@ -23,14 +23,10 @@ _logger = logging.getLogger(__name__)
 class Reporter:
     """The reports of one incarnation of one worker.
 
-    Attributes
-    ----------
-    step : object
-        The number of the last step, as the training loop passed it.
-    phases : Phases
-        What the trainer waits for, where an adapter records it, and its named phase.
-    thread : int
-        The training thread, as :func:`threading.get_ident` names it; 0 where there are several.
+    ``step``: the number of the last step, as the training loop passed it.
+    ``phases``: what the trainer waits for, where an adapter records it, and its named phase.
+    ``thread``: the training thread, as :func:`threading.get_ident` names it; 0 where there are
+    several.
     """
 
     def __init__(self, identity: Identity, state: WorkerState) -> None:

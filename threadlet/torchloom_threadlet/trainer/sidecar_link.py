@@ -62,11 +62,6 @@ class SidecarLink:
     """Keeps one sidecar attached to ``trainer`` until stopped.
 
     Without a join file it waits for one, since the Weaver may be started later.
-
-    Parameters
-    ----------
-    interpreter : str
-        The Python that runs the sidecar.
     """
 
     def __init__(self, trainer: Trainer, join: Join, interpreter: str) -> None:
@@ -201,10 +196,7 @@ class SidecarLink:
     def _serve(self) -> None:
         """Start a sidecar and exchange frames until the link is stopped and all is sent.
 
-        Raises
-        ------
-        EOFError, OSError, MessageError
-            If the sidecar is gone, or sends no valid frames.
+        Raises EOFError, OSError, MessageError if the sidecar is gone, or sends no valid frames.
         """
         self._has_answered = self._is_confirmed = False
         process, wire = self._spawn()
@@ -319,10 +311,7 @@ class SidecarLink:
 
         A sidecar that has started confirms the goodbye; one that was just killed does not.
 
-        Raises
-        ------
-        EOFError
-            If the sidecar is gone.
+        Raises EOFError if the sidecar is gone.
         """
         if (report := self._trainer.report()) is not None:
             self._put(report, wire)

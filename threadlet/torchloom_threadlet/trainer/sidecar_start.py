@@ -86,15 +86,9 @@ def start_sidecar(
 ) -> tuple[subprocess.Popen[bytes], socket.socket]:
     """Start a sidecar of this process, and return it with the socket to it.
 
-    Parameters
-    ----------
-    descriptors : sequence of int
-        Inherited: where the stacks are written, and a pidfd of this process; -1 for none.
-
-    Raises
-    ------
-    OSError
-        If the system cannot start a process.
+    ``descriptors``: inherited: where the stacks are written, and a pidfd of this process; -1 for
+    none.
+    Raises OSError if the system cannot start a process.
     """
     ours, theirs = socket.socketpair()
     numbers = (theirs.fileno(), os.getpid(), *descriptors)

@@ -8,13 +8,7 @@ from torchloom_threadlet.trainer.log_lines import LogLines
 
 
 class TrainerLog:
-    """Captures a trainer's log, from the level of the environment or the knob ``log_level``.
-
-    Parameters
-    ----------
-    send : callable
-        Takes the fields of a line, and returns whether they were sent; never waits.
-    """
+    """Captures a trainer's log, from the level of the environment or the knob ``log_level``."""
 
     def __init__(self, send: Callable[[Mapping[str, Any]], bool]) -> None:
         lines = LogLines(send)

@@ -44,22 +44,11 @@ _FIRST_STEP = 1
 class Worker(Reporter):
     """One incarnation of one worker.
 
-    Attributes
-    ----------
-    going : bool
-        False once the worker has been drained.
-    has_pending : bool
-        Whether the training thread has to call :meth:`execute_pending` at its next step boundary.
-    changes : Changes
-        The changes that all ranks make at the same step.
-    rewinds : int
-        How often the worker has rewound.
-    lease : PauseLease
-        How long a pause lasts.
-    replica_id : str
-        The lighthouse's name for this incarnation of the group, where an adapter knows it.
-    agreed_step : callable, optional
-        Returns the step number that all groups agree on, where ``step`` may differ.
+    ``has_pending``: whether the training thread has to call :meth:`execute_pending` at its next
+    step boundary.
+    ``replica_id``: the lighthouse's name for this incarnation of the group, where an adapter knows
+    it.
+    ``agreed_step``: returns the step number that all groups agree on, where ``step`` may differ.
     """
 
     def __init__(
@@ -268,10 +257,7 @@ class Worker(Reporter):
     def set_back(self) -> None:
         """Roll back a change that some rank failed to make, before the ranks reduce anything.
 
-        Raises
-        ------
-        SystemExit
-            If that fails, too: this rank would differ from the others.
+        Raises SystemExit if that fails, too: this rank would differ from the others.
         """
         values = self.changes.before
         self.actuators.set_back(values)
@@ -283,10 +269,7 @@ class Worker(Reporter):
     def take_over(self, standing: str) -> None:
         """Take over a peer's knobs with its state, before the state is loaded.
 
-        Raises
-        ------
-        SystemExit
-            If that fails: this rank would differ from the others.
+        Raises SystemExit if that fails: this rank would differ from the others.
         """
         values, present = self.changes.inherit(standing), self.actuators.fenced_values()
         self.actuators.set_like_others(

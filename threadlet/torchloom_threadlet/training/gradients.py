@@ -28,29 +28,16 @@ class Gradients:
     With the same settings and the same gradients all ranks have the same gradients afterwards, to
     the bit. It never waits for a GPU.
 
-    Parameters
-    ----------
-    optimizer : torch.optim.Optimizer
-        Any, also torchft's wrapper. Parameters may be DTensors (FSDP2); norms are then over
-        all shards, which takes a collective of the group.
-    step : callable
-        Returns the number of the step, the same on all ranks: the noise depends on it.
-    clip_norm : float
-        The largest global norm of the gradients; 0 does not clip.
-    noise : float
-        Standard deviation of Gaussian noise on each gradient, after clipping; 0 adds none.
-    seed : int
-        The seed of the noise.
-    measure_update : bool
-        Whether to measure ``update_norm``, which takes a copy of the weights.
-
-    Attributes
-    ----------
-    grad_norm : torch.Tensor
-        Global norm of the last step's gradients before clipping, 0-d. NaN before the
-        first step.
-    update_norm : torch.Tensor
-        Global norm of the last step's change of the weights, 0-d.
+    ``optimizer``: any, also torchft's wrapper. Parameters may be DTensors (FSDP2); norms are then
+    over all shards, which takes a collective of the group.
+    ``step``: returns the number of the step, the same on all ranks: the noise depends on it.
+    ``clip_norm``: the largest global norm of the gradients; 0 does not clip.
+    ``noise``: standard deviation of Gaussian noise on each gradient, after clipping; 0 adds none.
+    ``seed``: the seed of the noise.
+    ``measure_update``: whether to measure ``update_norm``, which takes a copy of the weights.
+    ``grad_norm``: global norm of the last step's gradients before clipping, 0-d. NaN before the
+    first step.
+    ``update_norm``: global norm of the last step's change of the weights, 0-d.
     """
 
     def __init__(

@@ -13,12 +13,8 @@ from torchloom_threadlet.training.switchable import SwitchableOptimizer
 class ManagedOptimizers:
     """All optimizers among the arguments of one ``manage``, registered with ``loom``.
 
-    Parameters
-    ----------
-    can_vote : bool
-        Whether the settings change on all ranks at one step, or on this worker alone.
-    step : callable
-        Returns the number of the step, the same on all ranks.
+    ``can_vote``: whether the settings change on all ranks at one step, or on this worker alone.
+    ``step``: returns the number of the step, the same on all ranks.
     """
 
     def __init__(

@@ -110,14 +110,10 @@ def settings(optimizer: Any, scheduler: Any = None) -> list[Setting]:
     biases, the rate of a frozen layer) stays 0. If it is 0 in all groups, all get the same value,
     or their ratios from before the knob set them to 0. Betas and momentum are the same in all.
 
-    Parameters
-    ----------
-    optimizer : torch.optim.Optimizer
-        Any, also torchft's wrapper.
-    scheduler : LRScheduler, optional
-        Its whole schedule is scaled with ``lr``: the rate is what was set, and continues from
-        there. A scheduler that is not passed, and computes the rate from its own base
-        (LambdaLR), undoes the change at its next step, which is warned of once.
+    ``optimizer``: any, also torchft's wrapper.
+    ``scheduler``: its whole schedule is scaled with ``lr``: the rate is what was set, and continues
+    from there. A scheduler that is not passed, and computes the rate from its own base (LambdaLR),
+    undoes the change at its next step, which is warned of once.
     """
     inner = unwrapped(optimizer)
     rate = _Rate(inner, scheduler)

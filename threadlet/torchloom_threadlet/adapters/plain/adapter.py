@@ -6,13 +6,7 @@ from torchloom_threadlet.adapters.adapter import Adapter
 
 
 class PlainAdapter(Adapter):
-    """A worker that changes alone.
-
-    Parameters
-    ----------
-    framework : str
-        The framework's name, for display.
-    """
+    """A worker that changes alone."""
 
     def __init__(self, framework: str = "") -> None:
         self.framework = framework

@@ -30,13 +30,9 @@ class Vote(NamedTuple):
 class Ballots:
     """The ballots of one Manager's quorums.
 
-    Parameters
-    ----------
-    cast : callable
-        Returns this rank's vote; called once per request, in the requesting thread.
-    count : callable
-        Gets the votes of all members, or None if not all vote, and the quorum. Called in that
-        thread, before the process group is reconfigured or any state is loaded.
+    ``cast``: returns this rank's vote; called once per request, in the requesting thread.
+    ``count``: gets the votes of all members, or None if not all vote, and the quorum. Called in
+    that thread, before the process group is reconfigured or any state is loaded.
     """
 
     def __init__(

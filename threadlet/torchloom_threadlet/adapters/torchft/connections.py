@@ -25,13 +25,9 @@ _TCP_BYTES_AT = 120
 class Connections:
     """The connections of the present quorum of one process group.
 
-    Parameters
-    ----------
-    pg : torchft.ProcessGroup
-        Its ``reconfigure`` and ``allreduce`` are wrapped.
-    quiet_s : float
-        Before an error is passed on, own collectives in flight are waited for as long as a byte
-        moves within this many seconds: two groups may wait for each other.
+    ``pg``: its ``reconfigure`` and ``allreduce`` are wrapped.
+    ``quiet_s``: before an error is passed on, own collectives in flight are waited for as long as a
+    byte moves within this many seconds: two groups may wait for each other.
     """
 
     def __init__(self, pg: Any, quiet_s: float = 0.5) -> None:

@@ -93,11 +93,6 @@ class RoundFigures:
 
     Only the step of the decision reports them, so the newest figures of the allreduce are those of
     the last sync, however many steps without a reduction follow.
-
-    Parameters
-    ----------
-    pg : CompressedProcessGroup
-        The Manager's.
     """
 
     def __init__(self, pg: CompressedProcessGroup) -> None:
@@ -135,10 +130,7 @@ class RoundFigures:
 class GivenState:
     """The size of the state that ``manager`` gave last.
 
-    Attributes
-    ----------
-    size_bytes : int
-        Of its tensors on this rank; 0 before any state was given.
+    ``size_bytes``: of its tensors on this rank; 0 before any state was given.
     """
 
     def __init__(self, manager: Any) -> None:

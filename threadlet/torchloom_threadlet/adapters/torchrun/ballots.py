@@ -17,12 +17,8 @@ from torchloom_threadlet.fence.agreement import Ballot
 class Outcome(NamedTuple):
     """The outcome of a vote of all ranks.
 
-    Attributes
-    ----------
-    step : int
-        The least of the ranks' numbers of this step.
-    minima : tuple of int
-        As :func:`~torchloom_threadlet.fence.agreement.read_minima` reads them.
+    ``step``: the least of the ranks' numbers of this step.
+    ``minima``: as :func:`~torchloom_threadlet.fence.agreement.read_minima` reads them.
     """
 
     step: int
@@ -32,10 +28,7 @@ class Outcome(NamedTuple):
 class Ballots:
     """Ballots whose outcome is not taken yet.
 
-    Attributes
-    ----------
-    are_over : bool
-        Whether a rank has left the votes, or is gone.
+    ``are_over``: whether a rank has left the votes, or is gone.
     """
 
     def __init__(self, group: Any) -> None:
@@ -73,10 +66,7 @@ class Ballots:
     def outcome(self) -> Outcome | None:
         """Wait for the outcome of the last ballot; None if a rank votes no more.
 
-        Raises
-        ------
-        RuntimeError
-            If a rank is gone: another may know an outcome that this one does not.
+        Raises RuntimeError if a rank is gone: another may know an outcome that this one does not.
         """
         taken = None
         while self._cast and not self.are_over:

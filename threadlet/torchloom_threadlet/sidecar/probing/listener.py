@@ -48,17 +48,9 @@ _logger = logging.getLogger(__name__)
 class ProbeListener:
     """Listens at an address and times incoming data, one probe at a time.
 
-    Parameters
-    ----------
-    address : str
-        This host's address for other hosts, at which it listens; empty: no listening.
-    on_open : callable
-        Called once it listens.
-
-    Attributes
-    ----------
-    address : ProbeAddress, optional
-        What the Weaver gets of it, None while it does not listen.
+    ``address``: this host's address for other hosts, at which it listens; empty: no listening.
+    ``on_open``: called once it listens.
+    ``address``: what the Weaver gets of it, None while it does not listen.
     """
 
     def __init__(self, address: str, on_open: Callable[[], None]) -> None:

@@ -47,12 +47,8 @@ class ProtocolError(Exception):
 class Burst(NamedTuple):
     """The timing of a burst.
 
-    Attributes
-    ----------
-    received : int
-        All bytes that arrived in time.
-    timed : int
-        Those of them that arrived after the first, within ``seconds``.
+    ``received``: all bytes that arrived in time.
+    ``timed``: those of them that arrived after the first, within ``seconds``.
     """
 
     received: int

@@ -35,10 +35,7 @@ _MOST_SPREAD = 1e6
 async def measure(operation: Probe) -> Measured:
     """Return the measurements of the link to the operation's receiver, within about four seconds.
 
-    Raises
-    ------
-    OperationError
-        If the link could not be measured.
+    Raises OperationError if the link could not be measured.
     """
     receiver = operation.receiver
     try:
