@@ -37,6 +37,7 @@ def test_a_worker_is_where_its_hello_says_and_what_its_telemetry_says(board):
         "group": "g0",
         "node": "n0",
         "rack": "r0",
+        "role": "trainer",
         "state": "training",
         "step": 7,
         "incarnation": 1,

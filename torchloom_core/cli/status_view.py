@@ -95,6 +95,8 @@ def _workers(workers: Sequence[WorkerStatus], wanted: Sequence[str]) -> Table:
     knobs = any(worker.knobs for worker in workers)
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("worker", overflow="fold")
+    if several := len({(worker.role, worker.stage) for worker in workers}) > 1:
+        table.add_column("role", overflow="fold")
     table.add_column("node", overflow="fold")
     table.add_column("state", no_wrap=True)
     table.add_column("step", justify="right", no_wrap=True)
@@ -109,6 +111,7 @@ def _workers(workers: Sequence[WorkerStatus], wanted: Sequence[str]) -> Table:
     for worker in workers:
         table.add_row(
             escape(worker.worker),
+            *([_role(worker)] if several else []),
             escape(worker.node),
             Text(_state(worker), _STATE_STYLE.get(_state(worker), "")),
             str(worker.step) if worker.step >= 0 else "-",
@@ -119,6 +122,11 @@ def _workers(workers: Sequence[WorkerStatus], wanted: Sequence[str]) -> Table:
             *(_number(worker.metrics.get(metric)) for metric in metrics),
         )
     return table
+
+
+def _role(worker: WorkerStatus) -> str:
+    """Return the role, and the stage of a pipeline."""
+    return escape(f"{worker.role} {worker.stage}" if worker.stage else worker.role)
 
 
 def _values(worker: WorkerStatus) -> str:

@@ -44,6 +44,7 @@ from torchloom_core.wire.limits import (
     SessionName,
 )
 from torchloom_core.wire.messages import KnobSpec
+from torchloom_core.wire.placement import TRAINER
 
 READS = frozenset({"status", "knobs"})
 """Verbs that only read."""
@@ -175,6 +176,8 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     metrics: dict[str, float] = {}
     hazards: dict[str, float] = {}
     ending: str = ""
+    role: str = TRAINER
+    stage: int = 0
 
 
 class FlightStatus(msgspec.Struct, frozen=True, kw_only=True):

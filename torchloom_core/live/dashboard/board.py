@@ -16,6 +16,7 @@ from torchloom_core.wire.endings import INTENDED
 from torchloom_core.wire.limits import MAX_WORKERS
 from torchloom_core.wire.messages import Exit, Hello, Telemetry
 from torchloom_core.wire.operator import WorkerStatus
+from torchloom_core.wire.placement import TRAINER
 
 STATES = (
     "unknown",
@@ -53,6 +54,7 @@ class Place(NamedTuple):
     group: str
     node: str
     rack: str
+    role: str = TRAINER
 
 
 class Board:
@@ -99,7 +101,7 @@ class Board:
         row = self.row_of.get(hello.worker, -1)
         if row >= 0 and not self._may_follow(row, hello.incarnation, now_s):
             return
-        place = Place(hello.worker, hello.group, hello.node, hello.rack)
+        place = Place(hello.worker, hello.group, hello.node, hello.rack, hello.role)
         if row >= 0 and self._incarnation[row] == hello.incarnation:
             place = self.places[row]
         row = self._row(place, hello.incarnation)
@@ -113,7 +115,8 @@ class Board:
     def learn(self, status: Iterable[WorkerStatus], now_s: float) -> None:
         """Take workers from the Weaver's status: some started before the dashboard."""
         for one in status:
-            row = self._row(Place(one.worker, one.group, one.node, one.rack), one.incarnation)
+            place = Place(one.worker, one.group, one.node, one.rack, one.role)
+            row = self._row(place, one.incarnation)
             if row < 0:
                 continue
             state = one.state

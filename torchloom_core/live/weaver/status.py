@@ -234,6 +234,8 @@ def _workers(
         yield WorkerStatus(
             worker=worker,
             group=view.group[row],
+            role=view.role[row],
+            stage=int(view.stage[row]),
             node=view.node[row],
             rack=view.rack[row],
             state=view.state[row],

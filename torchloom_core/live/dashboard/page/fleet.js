@@ -30,7 +30,7 @@ export class FleetScreen {
     this.one = new OneWorker(store, act);
     this.map = new HeatMap(store, (row) => this.open(row), (text) => act.say(text, true));
     this.pickMetric = el("select", { onchange: (event) => this.colourBy(event.target.value) });
-    this.pickGroup = el("select", { onchange: (event) => { this.map.by = event.target.value; this.map.paint(); } }, ["group", "node", "rack", "none"].map((name) => el("option", { value: name }, name)));
+    this.pickGroup = el("select", { onchange: (event) => { this.map.by = event.target.value; this.map.paint(); } }, ["group", "node", "rack", "role", "none"].map((name) => el("option", { value: name }, name)));
     this.names = el("datalist", { id: "worker-names" });
     this.find = el("input", { type: "search", id: "find-worker", list: "worker-names", placeholder: "worker, group or node", "aria-label": "find a worker", oninput: (event) => this.suggest(event.target.value), onchange: (event) => this.openNamed(event.target.value) });
     this.legend = el("p", { className: "faint" });

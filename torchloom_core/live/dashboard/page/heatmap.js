@@ -40,7 +40,7 @@ export class HeatMap {
     const key = `${placesVersion} ${places.length} ${this.by} ${width}`;
     if (key === this.key || !width) return;
     this.key = key;
-    const index = { none: -1, group: 1, node: 2, rack: 3 }[this.by];
+    const index = { none: -1, group: 1, node: 2, rack: 3, role: 4 }[this.by];
     const blocks = new Map();
     places.forEach((place, row) => {
       const name = index < 0 ? "" : place[index] || `no ${this.by}`;

@@ -97,7 +97,7 @@ export class OneWorker {
 
   factsOf(worker) {
     const step = worker.step < 0 ? "none yet" : worker.step;
-    const rows = Object.entries({ State: worker.state, Step: step, "Last report": `${span(worker.seen_s)} ago`, "Replica group": worker.group, Node: worker.node, Rack: worker.rack || "–", ...Object.fromEntries(Object.entries(worker.metrics).map(([name, value]) => [titleOf(name), valueOf(name, value)])) });
+    const rows = Object.entries({ State: worker.state, Step: step, "Last report": `${span(worker.seen_s)} ago`, "Replica group": worker.group, ...(worker.role === "trainer" ? {} : { Role: worker.role }), Node: worker.node, Rack: worker.rack || "–", ...Object.fromEntries(Object.entries(worker.metrics).map(([name, value]) => [titleOf(name), valueOf(name, value)])) });
     return rows.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, String(value))));
   }
 
