@@ -101,9 +101,12 @@ def best_order(matrix: Matrix) -> Order:
 
 def chosen_order(matrix: Matrix) -> Order:
     """Return the order that the tuner's solver chooses, each rank sending to the one before it."""
-    ring = RingSolver().best(np.array(matrix) * 1e6 / 8)
-    assert ring is not None
-    return tuple(reversed(ring.order))
+    search = RingSolver().search(np.array(matrix) * 1e6 / 8, np.zeros((len(matrix), len(matrix))))
+    while True:
+        try:
+            next(search)
+        except StopIteration as ended:
+            return tuple(reversed(ended.value.order))
 
 
 def set_pairs(lab: Lab, mbit: Matrix) -> None:

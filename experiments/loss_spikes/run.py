@@ -33,7 +33,7 @@ from experiments.loss_spikes.training import (
     undisturbed,
 )
 from torchloom_policies.loss_guard import LossGuardPolicy
-from torchloom_policies.metric_baseline import MetricBaseline
+from torchloom_policies.loss_spike import MetricBaseline
 
 HERE = Path(__file__).parent
 FIRST_SEED = 1

@@ -19,8 +19,7 @@ from torchloom_policies.allreduce.mode_choice import (
     Option,
     probability_above_zero,
 )
-from torchloom_policies.allreduce.modes import PRIORS
-from torchloom_policies.allreduce.options import QUALITY, AllreduceTunerOptions
+from torchloom_policies.allreduce.modes import PRIORS, QUALITY, AllreduceTunerOptions
 from torchloom_policies.allreduce.settings import Candidate, SettingTuner
 from torchloom_policies.allreduce.step_samples import NEEDS, StepReader, StepSample
 from torchloom_policies.allreduce.tuned_run import (

@@ -182,7 +182,8 @@ class CheckpointIntervalPolicy:
             unsaved_s = costs.unsaved_s
         interval_s = max(values) if values else 2.0 * costs.unsaved_s
         p = self._outlook.probability(view)
-        share = self._share_at_stake(interval_s - unsaved_s)
+        until_next_s, rest_s = interval_s - unsaved_s, self._outlook.rest_s
+        share = until_next_s / rest_s if 0 < until_next_s < rest_s else 1.0
         fresh = [
             row
             for row in training
@@ -193,7 +194,7 @@ class CheckpointIntervalPolicy:
         if any_fails * unsaved_s <= save_s:
             return
         for row in fresh:
-            self._saved.add(view.workers[row], float(p[row]), view.now_ns, self._outlook.rest_s)
+            self._saved.add(view.workers[row], float(p[row]), view.now_ns, rest_s)
         worst = max(fresh, key=lambda row: float(p[row]))
         run_gpus = costs.gpus_per_worker * len(training)
         why = self._outlook.why(view, worst)
@@ -210,12 +211,6 @@ class CheckpointIntervalPolicy:
             confidence=any_fails,
             cause=(self._outlook.id,),
         )
-
-    def _share_at_stake(self, until_next_s: float) -> float:
-        """Return the share of the forecast's time before the next regular checkpoint."""
-        if until_next_s <= 0 or self._outlook.rest_s <= until_next_s:
-            return 1.0  # no regular checkpoint falls within the forecast
-        return until_next_s / self._outlook.rest_s
 
 
 def _save_s(upload_s: float, view: FleetView) -> float:

@@ -22,8 +22,16 @@ from torchloom_core.plugin import (
     Share,
     hookimpl,
 )
-from torchloom_policies.loss_spike import REWINDS, Case, Pace, Spike, Step, SuccessRate, step_of
-from torchloom_policies.metric_baseline import MetricBaseline
+from torchloom_policies.loss_spike import (
+    REWINDS,
+    Case,
+    MetricBaseline,
+    Pace,
+    Spike,
+    Step,
+    SuccessRate,
+    step_of,
+)
 
 _SKIP, _CLIP = "skip_updates", "clip_norm"
 _LOSS, _GRAD, _UPDATE = "loss", "grad_norm", "update_norm"
@@ -35,7 +43,7 @@ class LossGuardPolicy:
     The policy watches the loss, or ``grad_norm`` and ``update_norm`` where no loss is reported.
     It takes the median over the training workers once per tick. In a spike the median of the last
     ``patience_ticks`` values lies more than ``band`` times the noise above the trend
-    (:class:`torchloom_policies.metric_baseline.MetricBaseline`). Shorter spikes are ignored, and
+    (:class:`torchloom_policies.loss_spike.MetricBaseline`). Shorter spikes are ignored, and
     values of a spike never enter the baseline. If all watched metrics are missing while steps
     continue, the loss is not a finite number, and only a rewind can help.
 

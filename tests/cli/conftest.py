@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import nats
 import pytest
 
@@ -133,14 +132,6 @@ class PreparedWeaver:
     async def _status(self, _: bytes, by: str) -> bytes:
         if self.result == "broken":
             raise RequestError("the fleet is on fire")
-        if self.result == "many":
-            (one,) = STATUS.workers
-            names = [("g10", 0), ("g2", 1), ("g9", 0), ("g2", 0)]  # as they registered
-            rows = [
-                msgspec.structs.replace(one, worker=f"{group}-{rank}", group=group)
-                for group, rank in names
-            ]
-            return encode(msgspec.structs.replace(STATUS, workers=tuple(rows)))
         return encode(STATUS)
 
     async def _knobs(self, _: bytes, by: str) -> bytes:

@@ -14,7 +14,7 @@ from torchloom_core.demos.bandwidth.script import SCRIPT, SETTLE_STEPS, quality_
 from torchloom_core.demos.results import check_promises, write_summary
 from torchloom_core.demos.steplog import StepLog
 from torchloom_core.floor.errors import StateError
-from torchloom_policies.allreduce.options import QUALITY
+from torchloom_policies.allreduce.modes import QUALITY
 
 GROUPS = ("g0", "g1", "g2")
 SLOW = next(at for at, phase in enumerate(SCRIPT) if phase.mbit == 20.0)

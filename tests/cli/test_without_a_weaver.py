@@ -67,12 +67,7 @@ def test_plugins_are_listed_with_package_and_options(folder):
     assert "straggler" in result.stdout
     assert "ratio" in result.stdout
     assert f"torchloom {torchloom_core.__version__}" in result.stdout
-
-
-def test_no_line_of_a_table_ends_in_blanks(folder):
-    lines = folder.torchloom("plugins").stdout.splitlines()
-    assert len(lines) > 10
-    assert [line for line in lines if line != line.rstrip()] == []
+    assert [line for line in result.stdout.splitlines() if line != line.rstrip()] == []
 
 
 def test_an_error_in_the_config_is_one_line_with_file_and_line(folder):
@@ -172,25 +167,12 @@ def test_unwritable_output_is_one_line():
     assert done.stderr == "torchloom: cannot write the output: No space left on device\n"
 
 
-def test_an_output_file_that_is_too_large_is_one_line(folder):
-    command = [Path(sys.executable).with_name("torchloom"), "plugins", "--json"]
-    with (folder.path / "out").open("w") as out:
-        done = subprocess.run(
-            ["bash", "-c", 'ulimit -f 0; exec "$@"', "bash", *command],
-            stdout=out,
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
-        )
-    assert done.returncode == 4
-    assert done.stderr == "torchloom: cannot write the output: File too large\n"
-
-
 @pytest.mark.parametrize(
     ("error", "status", "line"),
     [
         (OSError(errno.EDQUOT, "Disk quota exceeded"), 4, "cannot write the output: Disk"),
         (OSError(errno.EIO, "Input/output error"), 4, "cannot write the output: Input"),
+        (OSError(errno.EFBIG, "File too large"), 4, "cannot write the output: File too large"),
         (OSError(errno.EIO, "Broken", "a\x1bb"), 4, "a\\x1bb: cannot be read or written: Broken"),
         (FileNotFoundError(errno.ENOENT, "No file", "t/m"), 4, "t/m: cannot be read or written: "),
         (PermissionError(errno.EACCES, "Denied", "t/m"), 4, "t/m: cannot be read or written: De"),

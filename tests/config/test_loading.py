@@ -27,26 +27,6 @@ def test_an_empty_file_is_the_defaults():
     assert parse("") == Config()
 
 
-def test_a_full_file_is_read():
-    config = parse(
-        """
-        [run]
-        name = "digits"
-        [arbiter]
-        forbidden = [{ policy = "silence", action = "drain" }]
-        [arbiter.actions.migrate]
-        approval = true
-        [policies.straggler]
-        mode = "shadow"
-        ratio = 2
-        """
-    )
-    assert config.run.name == "digits"
-    assert config.arbiter.forbidden[0].action == "drain"
-    assert config.arbiter.actions["migrate"].approval
-    assert config.policies == {"straggler": {"mode": "shadow", "ratio": 2}}
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [

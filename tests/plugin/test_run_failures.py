@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.kernel.runs import Calls, Run, active, hello, make_kernel, telemetry
 from torchloom_core.config.schema import Costs
 from torchloom_core.interface.run_failures import Rollbacks
 from torchloom_core.plugin import Fault, RunFailures
@@ -247,36 +246,3 @@ def test_lost_work_is_detected_for_any_interval_of_looks(every_s, begun, lost_s)
         look(every_s)
     assert rollbacks.watched == len(lost_s)
     assert rollbacks.count == sum(took_s is not None for took_s in lost_s)
-
-
-@pytest.mark.parametrize("falls", [False, True])
-def test_it_is_seen_through_the_kernel_as_well(falls):
-    failures = RunFailures(300.0)
-
-    def watch(view):
-        failures.look(view, [row for row, s in enumerate(view.state) if s == "training"])
-        return ()
-
-    run = Run(make_kernel([active("calls", Calls(watch))]))
-    for worker in ("a-0", "b-0"):
-        run.feed(hello(worker))
-    for second in range(300):
-        for worker in ("a-0", "b-0"):
-            run.feed(telemetry(worker, step=second))
-        run.tick()
-    run.exit("b-0")
-    if falls:
-        run.exit("a-0")
-        run.tick(20.0)
-        for worker in ("a-0", "b-0"):
-            run.feed(hello(worker, incarnation=2))
-        run.tick()
-    else:
-        run.feed(hello("b-0", incarnation=2))
-    for second in range(60):
-        step = second + (200 if falls else 300)
-        for worker, incarnation in (("a-0", 2 if falls else 1), ("b-0", 2)):
-            run.feed(telemetry(worker, step=step, incarnation=incarnation))
-        run.tick()
-    rollbacks = failures.rollbacks
-    assert (failures.count, rollbacks.watched, rollbacks.count) == (1, 1, int(falls))

@@ -57,20 +57,6 @@ def test_a_transfer_costs_its_network_time_times_the_load_for_all_gpus():
     assert traffic.in_words("the state", traffic.state_bytes) == text
 
 
-def test_the_price_matches_a_simulation_of_fair_sharing():
-    """Simulate steps of 1 s and a transfer that share the network equally when they overlap."""
-    busy_s, left_s, lost_s, dt = 0.8, 96.0, 0.0, 0.01
-    while left_s > 0:
-        alone = 1.0 - busy_s
-        left_s -= min(alone, left_s)
-        wire_s = busy_s
-        while wire_s > 0:
-            lost_s += dt / 2 if left_s > 0 else 0.0
-            wire_s -= dt / 2 if left_s > 0 else dt
-            left_s -= dt / 2
-    assert lost_s == pytest.approx(96.0 * 0.8, rel=0.02)
-
-
 def test_an_idle_network_has_price_zero_and_unknown_bandwidth():
     traffic = seen(fleet(wire_s=0.05))
     assert math.isnan(traffic.bytes_per_s)

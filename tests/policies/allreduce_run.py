@@ -8,6 +8,7 @@ import numpy as np
 from torchloom_core.config.schema import Costs
 from torchloom_core.plugin import ChangeKnobs, KnobSpec, ProbeLinks
 from torchloom_core.testing import LinkSample, view_of
+from torchloom_policies.allreduce.ring_order import RingSolver
 from torchloom_policies.allreduce.step_samples import (
     CODE,
     COMPUTE,
@@ -247,3 +248,13 @@ class RoundsRun(Run):
             return super().view()
         finally:
             self.newest = own
+
+
+def best_ring(speed, delay=None, **options):
+    """Return the result of a whole search."""
+    search = RingSolver(**options).search(speed, np.zeros_like(speed) if delay is None else delay)
+    while True:
+        try:
+            next(search)
+        except StopIteration as ended:
+            return ended.value

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from tests.kernel.runs import Run, active, hello, make_kernel, of, only
 from torchloom_core.config.schema import Costs
 from torchloom_core.plugin import (
     TRAFFIC_NEEDS,
@@ -17,10 +16,7 @@ from torchloom_core.plugin import (
 )
 from torchloom_core.testing import view_of
 from torchloom_core.testing.views import EPOCH_S
-from torchloom_core.wire.decisions import KnobDesired, Proposed, Verdict
-from torchloom_core.wire.events import NodeFault
 from torchloom_core.wire.messages import KnobSpec
-from torchloom_core.wire.operations import Checkpoint, SetKnob
 from torchloom_policies.checkpoint_interval import CheckpointIntervalPolicy
 
 HOUR_S, DAY_S = 3600.0, 86_400.0
@@ -221,19 +217,6 @@ def test_without_an_interval_to_set_there_is_no_proposal(view):
     assert not proposed(policy(), fleet(**view))
 
 
-def test_the_kernel_sets_the_interval_on_every_worker_that_has_the_knob():
-    config = "[costs]\ncheckpoint_s = 30.0\n[weaver]\ntick_s = 60.0"
-    run = Run(make_kernel([active("checkpoint_interval", policy())], config))
-    for group in "abc":
-        run.feed(hello(f"{group}-0", knobs=(KNOB,), values={KNOB.name: 600.0}))
-    run.feed(NodeFault(node="node-a", kind="power", ts_ns=run.now_ns, id="e1"))
-    outputs = run.tick(60.0)
-    assert only(Verdict, outputs).granted
-    assert only(KnobDesired, outputs).worker is None
-    assert {type(command.do) for command in run.commands()} == {SetKnob}
-    assert len(run.commands()) == 3
-
-
 # --- a checkpoint at once ---
 
 
@@ -287,27 +270,6 @@ def test_without_a_predictor_nothing_is_saved_and_no_forecast_is_read():
     assert judge.needs == (NeedFaults(30 * DAY_S), *TRAFFIC_NEEDS)
     proposals = proposed(judge, fleet(hazard={"w3": 1.0}, unsaved=900.0))
     assert [type(proposal.action) for proposal in proposals] == [ChangeKnob]
-
-
-class Trend:
-    name = "trend"
-    needs = ()
-    horizon_s = 600.0
-    every_s = 60.0
-
-
-def test_a_run_without_a_standby_saves_before_a_forecast_failure():
-    config = "[costs]\nunsaved_s = 1800.0"
-    run = Run(make_kernel([active("checkpoint_interval", saver())], config, {"trend": Trend()}))
-    for group in "ab":
-        run.feed(hello(f"{group}-0"))
-    run.tick()
-    run.feed(Forecast(id="f1.1", predictor="trend", horizon_s=600.0, hazard={"a-0": 0.5}))
-    assert only(Verdict, run.tick()).granted
-    assert [type(command.do) for command in run.commands()] == [Checkpoint, Checkpoint]
-    for _ in range(5):
-        run.tick()
-    assert len(of(Proposed, run.outputs)) == 1
 
 
 # --- the price of an upload ---

@@ -309,12 +309,6 @@ def test_only_workers_of_the_same_quorum_count_as_victims():
     assert isinstance(alert.action, Alert)
 
 
-def test_a_group_whose_ranks_wait_for_their_own_rank_is_not_named():
-    shown = tick(policy(), [90.0, 0.0, 0.0], [100.0, 100.0, 1.0], group=["a", "a", "b"])
-    (alert,) = shown
-    assert isinstance(alert.action, Alert)
-
-
 def test_ranks_that_wait_for_their_own_group_do_not_count_as_victims():
     groups = ["a", "a", "b", "b"]
     assert not actions(ticks(policy(), [90.0, 0.0, 90.0, 0.0], group=groups), EvictGroup)

@@ -7,13 +7,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from scipy.stats import gamma, poisson
 
-from tests.kernel.runs import Run, active, hello, make_kernel, of, only
+from tests.kernel.runs import hello
 from torchloom_core.config.schema import Costs
 from torchloom_core.live.fleet.state import FleetState
 from torchloom_core.plugin import CordonNode, Fault, Migrate, NeedFaults
 from torchloom_core.testing import view_of
 from torchloom_core.testing.views import EPOCH_S
-from torchloom_core.wire.decisions import Issue, Outcome, Proposed, Verdict
 from torchloom_core.wire.events import NodeFault
 from torchloom_policies.lemon_nodes import LemonNodesPolicy
 
@@ -116,10 +115,6 @@ def test_a_node_is_cordoned_again_only_after_another_incident():
     assert CORDON in actions(judge.on_tick(fleet(more, 0.6 * DAY_S)))
 
 
-def test_a_group_on_a_cordoned_lemon_is_moved():
-    assert actions(policy().on_tick(fleet(LEMON, cordoned=["n7"]))) == [Migrate(group="g7")]
-
-
 def test_a_group_stays_on_its_lemon_until_a_standby_on_another_node_is_there():
     no_standby = ["training"] * (NODES - 2) + ["gone"] * 2
     judge = policy()
@@ -184,18 +179,6 @@ def test_the_second_of_two_lemons_costs_more_because_the_first_takes_a_standby()
     assert second.cost_gpu_s > 2 * first.cost_gpu_s
 
 
-def test_the_cost_of_a_move_includes_the_standby_it_takes():
-    def price(waiting, **changes):
-        costs = replace(COSTS, others_wait_s=600, **changes)
-        view = fleet(LEMON, state=standbys(waiting), cordoned=["n7"], costs=costs)
-        (move,) = policy().on_tick(view)
-        assert move.action == Migrate(group="g7")
-        return move.cost_gpu_s - costs.migrate_s * 8 * (NODES - waiting)
-
-    assert price(1) > price(2) > price(3) > 0
-    assert price(1, inspect_s=3600) > price(1)
-
-
 def test_a_run_that_does_not_train_gets_no_proposal():
     assert not list(policy().on_tick(fleet(LEMON, state="standby")))
 
@@ -253,28 +236,3 @@ def test_a_policy_that_saw_faults_expire_decides_like_one_started_later(coming):
         look(watching, now_s)
     register(2, state="training")
     assert look(watching, now_s + 7200.0) == look(late, now_s + 7200.0) != []
-
-
-def test_the_kernel_cordons_the_lemon_and_moves_its_group_to_another_node():
-    config = (
-        "[weaver]\ntick_s = 600.0\nstale_after_s = 3600.0\n[costs]\nrestart_s = 600.0\n"
-        "[arbiter]\nmax_cordoned_share = 0.25"
-    )
-    run = Run(make_kernel([active("lemon_nodes", policy(min_probability=0.8))], config))
-    for group in "abcdef":
-        run.feed(hello(f"{group}-0"))
-    for group in "stuvw":
-        run.feed(hello(f"{group}-0", state="standby"))
-    for node in ("node-a", "node-s"):
-        for day in range(1, 9):
-            ago_ns = round(day * 3 * DAY_S * 1e9)
-            fault = NodeFault(node=node, kind="xid", ts_ns=run.now_ns - ago_ns, id=f"{node}{day}")
-            run.feed(fault)
-    outputs = [*run.tick(600.0), *run.tick(600.0)]
-    assert all(verdict.granted for verdict in of(Verdict, outputs))
-    assert run.kernel.fleet.cordons.nodes == {"node-a", "node-s"}
-    assert {outcome.result for outcome in of(Outcome, outputs)} == {"done"}
-    assert only(Issue, outputs).command.worker == "t-0"
-    for _ in range(20):
-        run.tick(600.0)
-    assert len(of(Proposed, run.outputs)) == 3

@@ -150,14 +150,6 @@ def test_the_cost_includes_the_state_transfer():
     )
 
 
-def test_a_transfer_of_unknown_cost_counts_as_0_and_the_reason_states_it():
-    first, _ = policy().on_tick(fleet(costs=Costs(state_bytes=1.2e9)))
-    assert first.cost_gpu_s == 2.0 * 2
-    assert "with unknown load, priced 0" in first.reason
-    first, _ = policy().on_tick(fleet())
-    assert "has an unknown size, so its transfer is priced 0" in first.reason
-
-
 @pytest.mark.slow
 def test_a_group_waits_for_a_quieter_network_and_is_admitted_then():
     membership = usually(policy(), 0.2)

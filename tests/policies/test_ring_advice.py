@@ -3,6 +3,7 @@ import itertools
 import numpy as np
 import pytest
 
+from tests.policies.allreduce_run import best_ring
 from torchloom_core.plugin import Links
 from torchloom_policies.allreduce.ring_advice import RingAdvice
 from torchloom_policies.allreduce.ring_order import RingSolver
@@ -53,7 +54,7 @@ def test_a_hard_search_continues_at_the_next_ticks_call_by_call(monkeypatch):
         assert len(calls) - before <= 4
         assert max(calls[before:], default=0) <= 0.02
     assert 4 < ticks < 20
-    assert found[0] == RingSolver().best(links.bytes_per_s, links.latency_s)
+    assert found[0] == best_ring(links.bytes_per_s, links.latency_s)
 
 
 def test_a_result_is_reused_until_the_links_change(monkeypatch):

@@ -53,26 +53,6 @@ def test_an_action_lapses_once_its_rule_is_cleared():
     assert policy.lapsed(at, proposal) == "every rule with this action has cleared"
 
 
-def test_a_rule_fires_after_it_was_true_for_its_time():
-    assert fired(watch(for_s=3), 91, 91, 91, 91, 91) == [0, 0, 0, 1, 0]
-
-
-def test_an_interruption_restarts_the_time_of_a_rule():
-    assert fired(watch(for_s=2), 91, 91, 89, 91, 91, 91) == [0, 0, 0, 0, 0, 1]
-
-
-def test_between_level_and_clear_level_nothing_changes():
-    assert fired(watch(clear=85), 91, 86, 91, 85.5, 91, 85, 91) == [1, 0, 0, 0, 0, 0, 1]
-
-
-def test_a_missing_value_neither_fires_nor_clears():
-    assert fired(watch(), NAN, 91, NAN, 91, 80, NAN, 91) == [0, 1, 0, 0, 0, 0, 1]
-
-
-def test_a_missing_value_restarts_the_time_of_a_rule():
-    assert fired(watch(for_s=2), 91, NAN, 91, 91, 91) == [0, 0, 0, 0, 1]
-
-
 def test_a_falling_rule_fires_below_its_level():
     rule = watch(comparison="<=", level=10.0, clear=20.0)
     assert fired(rule, 30, 10, 15, 10, 21, 9) == [0, 1, 0, 0, 0, 1]

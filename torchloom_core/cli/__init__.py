@@ -67,13 +67,7 @@ def main() -> None:
 
 
 def _in_utf8(word: str) -> str:
-    """Return an argument decoded as UTF-8, whatever the locale.
-
-    Raises
-    ------
-    UnicodeDecodeError
-        If it is not UTF-8.
-    """
+    """Return an argument decoded as UTF-8, whatever the locale, or raise UnicodeDecodeError."""
     try:
         word.encode()
     except UnicodeEncodeError:

@@ -93,8 +93,6 @@ def fit(
         the failure; also "its rack" and "time in service"; may be repeated.
     force
         Replace an existing model.
-    config
-        Config file. Default: torchloom.toml in this folder.
     """
     need(*SCORES, "safetensors", "skops")
     from torchloom_core.lab.activation.discovery import by_name, discover

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Collection, Iterable, Mapping
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from cyclopts import Parameter
@@ -121,19 +121,23 @@ def set_knob(
         Accept a value far from those in use: a factor of 10 or more, for a whole number 100.
     """
     values = values_in("knob set", what)
-    name, value = next(iter(values.items()))
-    also = {knob: other for knob, other in values.items() if knob != name}
+    name = next(iter(values))
     limits = {"band": band, "window_s": window}
     given = {limit: number for limit, number in limits.items() if number is not None}
     if watch is None and given:
         raise ConfigError("knob set: --band and --window need --watch METRIC")
     # The Weaver validates the guard.
     guard = None if watch is None else Guard(metric=watch, **given)
-    request = KnobSet(knob=name, value=value, also=also, worker=worker, guard=guard, sure=yes)
+    request = _together(values, worker=worker, guard=guard, sure=yes)
     act(connection, "knob.set", request, wait_s=wait)
     if worker is None and _is_worker_fenced(name, asyncio.run(_knobs(connection))):
         text = f"{name} is worker-fenced: each worker applies it at its own next step"
         console().print(text, markup=False)
+
+
+def _together(values: Mapping[str, KnobValue], **more: Any) -> KnobSet:
+    (knob, value), *also = values.items()
+    return KnobSet(knob=knob, value=value, also=dict(also), **more)
 
 
 def _is_worker_fenced(name: str, table: KnobTable) -> bool:
@@ -177,9 +181,7 @@ def take_knobs(*names: str, wait: Wait = 60.0, connection: Connection = _HERE) -
         if desired.value is not None and (desired.worker is not None or desired.knob not in fenced)
     ]
     if fenced:
-        first, *rest = fenced
-        also = {knob: fenced[knob] for knob in rest}
-        requests.insert(0, KnobSet(knob=first, value=fenced[first], also=also, sure=True))
+        requests.insert(0, _together(fenced, sure=True))
     for request in requests:
         act(connection, "knob.set", request, wait_s=wait)
 

@@ -17,24 +17,20 @@ _Count = Annotated[int, Parameter(validator=Number(gte=0))]
 _Ms = Annotated[int, Parameter(validator=Number(gt=0, lte=86_400_000))]
 
 
+def _spelled(name: str) -> Parameter:
+    """Return an option with underscores, as torchft has it, and with dashes."""
+    return Parameter(name=[f"--{name}", f"--{name.replace('_', '-')}"])
+
+
 def lighthouse(
     *,
-    min_replicas: Annotated[_Count, Parameter(name=["--min_replicas", "--min-replicas"])],
+    min_replicas: Annotated[_Count, _spelled("min_replicas")],
     bind: str = "[::]:29510",
-    join_timeout_ms: Annotated[
-        _Ms, Parameter(name=["--join_timeout_ms", "--join-timeout-ms"])
-    ] = 60_000,
-    heartbeat_timeout_ms: Annotated[
-        _Ms, Parameter(name=["--heartbeat_timeout_ms", "--heartbeat-timeout-ms"])
-    ] = 5_000,
-    quorum_tick_ms: Annotated[_Ms, Parameter(name=["--quorum_tick_ms", "--quorum-tick-ms"])] = 100,
-    heartbeat_hold_ms: Annotated[
-        int | None,
-        Parameter(name=["--heartbeat_hold_ms", "--heartbeat-hold-ms"], validator=Number(gte=0)),
-    ] = None,
-    status_bind: Annotated[
-        str, Parameter(name=["--status_bind", "--status-bind"])
-    ] = "127.0.0.1:29511",
+    join_timeout_ms: Annotated[_Ms, _spelled("join_timeout_ms")] = 60_000,
+    heartbeat_timeout_ms: Annotated[_Ms, _spelled("heartbeat_timeout_ms")] = 5_000,
+    quorum_tick_ms: Annotated[_Ms, _spelled("quorum_tick_ms")] = 100,
+    heartbeat_hold_ms: Annotated[_Count | None, _spelled("heartbeat_hold_ms")] = None,
+    status_bind: Annotated[str, _spelled("status_bind")] = "127.0.0.1:29511",
     run: str = "run",
     state: Path | None = None,
     standby: Annotated[bool, Parameter(negative="")] = False,

@@ -57,8 +57,6 @@ def logs(
         Print only this many of the newest lines.
     follow
         Keep printing new lines until interrupted.
-    config
-        Config file. Default: torchloom.toml in this folder.
     """
     folder = trajectory_root(trajectory, config)
     select = _Filter(worker, node, level).fields

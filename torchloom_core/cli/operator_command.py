@@ -23,8 +23,6 @@ def operator(name: str, /, *, out: Path | None = None, config: ConfigPath = None
         Name of the person: 1 to 64 of A-Z a-z 0-9 _ -.
     out
         New file to write. Default: NAME.creds in this folder.
-    config
-        Config file. Default: torchloom.toml in this folder.
     """
     if not is_name(name):
         raise ConfigError(f"need a name of {NAME_RULE}, was {name!r}")

@@ -16,8 +16,14 @@ MOST = 1e9
 
 _CONNECTION = Group("Which run", sort_key=10)
 
-ConfigPath = Annotated[Path | None, Parameter(name="--config", group=_CONNECTION)]
-"""Path of the config file; default ``torchloom.toml`` in this folder."""
+ConfigPath = Annotated[
+    Path | None,
+    Parameter(
+        name="--config",
+        group=_CONNECTION,
+        help="Config file. Default: torchloom.toml in this folder.",
+    ),
+]
 
 AsJson = Annotated[
     bool, Parameter(name="--json", negative="", show_default=False, help="Print JSON.")

@@ -17,11 +17,6 @@ def plugins(*, config: ConfigPath = None, json: AsJson = False) -> int:
     """List every plugin: active in this config, available, or broken and why.
 
     Exit status 1 if a plugin that the config enables is broken.
-
-    Parameters
-    ----------
-    config
-        Config file. Default: torchloom.toml in this folder.
     """
     from torchloom_core.lab.activation.discovery import discover
 

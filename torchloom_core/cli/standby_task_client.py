@@ -71,19 +71,10 @@ def run(
 async def run_standby_task(
     connection: Connection, action: _StandbyTask, end_request: _StandbyTask, seen: Pieces
 ) -> bool:
-    """Request a standby task, and collect its results; return whether Ctrl-C ended it.
+    """Request a standby task, and collect its results in ``seen``; return whether Ctrl-C ended it.
 
-    Parameters
-    ----------
-    end_request : action
-        The request that ends the task.
-    seen : Pieces
-        Collects the results.
-
-    Raises
-    ------
-    RequestError
-        If the task is refused, fails, or does not end in time.
+    Ctrl-C sends ``end_request``. Raises RequestError if the task is refused, fails, or does not end
+    in time.
     """
     messages: asyncio.Queue[_Message] = asyncio.Queue()
     async with open_client(connection) as client:

@@ -1,6 +1,9 @@
 """``torchloom trace validate|describe``."""
 
 from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
 
 from torchloom_core.cli.options import AsJson
 from torchloom_core.cli.output import console, print_json, warn
@@ -10,16 +13,13 @@ from torchloom_core.cli.trace_view import tables
 from torchloom_core.floor.errors import TraceError
 from torchloom_core.floor.files import refuse_picture
 
+_Bundle = Annotated[Path, Parameter(help="Bundle to read, NAME.tltrace.")]
 
-def validate(bundle: Path, /, *, json: AsJson = False) -> int:
+
+def validate(bundle: _Bundle, /, *, json: AsJson = False) -> int:
     """Check a bundle and print each error on a line.
 
     Exit status 6 if there is an error; warnings do not count.
-
-    Parameters
-    ----------
-    bundle
-        Bundle to read, NAME.tltrace.
     """
     from torchloom_core.lab.trace.validation.validate import validate as run_validation
 
@@ -41,7 +41,7 @@ def validate(bundle: Path, /, *, json: AsJson = False) -> int:
 
 
 def describe(
-    bundle: Path,
+    bundle: _Bundle,
     /,
     *,
     horizon: Duration | None = None,
@@ -52,8 +52,6 @@ def describe(
 
     Parameters
     ----------
-    bundle
-        Bundle to read, NAME.tltrace.
     horizon
         Horizon of an additional prevalence, such as 36h or 14d; 1 h, 1 d and 7 d are always shown.
     plot

@@ -13,13 +13,15 @@ from torchloom_core.config.loading import convert, read_text, read_toml
 
 T = TypeVar("T", bound=Struct)
 
+_Out = Annotated[Path, Parameter(help="Bundle to write, NAME.tltrace.")]
+
 Force = Annotated[
     bool, Parameter(negative="", show_default=False, help="Replace an existing bundle.")
 ]
 
 
 def synthesize(
-    out: Path,
+    out: _Out,
     /,
     *,
     nodes: int | None = None,
@@ -35,8 +37,6 @@ def synthesize(
 
     Parameters
     ----------
-    out
-        Bundle to write, NAME.tltrace.
     nodes
         Number of nodes with eight GPUs each. Default: 48.
     racks
@@ -61,7 +61,7 @@ def synthesize(
 
 
 def bandwidth(
-    out: Path,
+    out: _Out,
     /,
     *,
     shape: Literal["steps", "sinus", "failing"] | None = None,
@@ -78,8 +78,6 @@ def bandwidth(
 
     Parameters
     ----------
-    out
-        Bundle to write, NAME.tltrace.
     shape
         steps: one level after the other. sinus: a sine between the largest and the smallest level.
         failing: one link falls from the first level to the smallest, the others keep the first.
@@ -117,7 +115,7 @@ def bandwidth(
 
 def from_trajectory(
     root: Path,
-    out: Path,
+    out: _Out,
     /,
     *,
     epoch: int | None = None,
@@ -131,8 +129,6 @@ def from_trajectory(
     ----------
     root
         Trajectory of a run, .torchloom/trajectory/RUN.
-    out
-        Bundle to write, NAME.tltrace.
     epoch
         Epoch, the number of the Weaver process. Default: the newest.
     licence

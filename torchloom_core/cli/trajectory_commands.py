@@ -49,8 +49,6 @@ def show(
         Print only records of this worker.
     follow
         Keep printing new records until interrupted.
-    config
-        Config file. Default: torchloom.toml in this folder.
     """
     folder = trajectory_root(root, config)
     for name in kind:
@@ -69,11 +67,6 @@ def replay(root: Root = None, /, *, json: AsJson = False, config: ConfigPath = N
     """Replay the inputs of each Weaver process, and check that every output is the same.
 
     Exit status 1 if an output differs. Needs the plugins that were active in the run.
-
-    Parameters
-    ----------
-    config
-        Config file. Default: torchloom.toml in this folder.
     """
     from torchloom_core.live.trajectory.reader import read_epochs
     from torchloom_core.live.trajectory.replay import replay as replay_record
@@ -108,8 +101,6 @@ def export(
     ----------
     out
         Folder for the two files.
-    config
-        Config file. Default: torchloom.toml in this folder.
     """
     from torchloom_core.live.trajectory.tables import to_tables
 

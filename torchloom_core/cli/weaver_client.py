@@ -46,10 +46,7 @@ class _BrokerFile(msgspec.Struct):
 def find_weaver(connection: Connection) -> Address:
     """Return the server of the options or the config, else the embedded broker.
 
-    Raises
-    ------
-    BrokerError
-        If no server is given, and no Weaver has started one from this folder.
+    Raises BrokerError if none is given, and no Weaver has started one from this folder.
     """
     config = connection.load()
     url = connection.url or config.broker.url
@@ -88,10 +85,7 @@ async def send(
 ) -> _T:
     """Send one request, up to ``tries`` times if there is no answer, and return the answer.
 
-    Raises
-    ------
-    RequestError
-        If there is no answer, or it is an error or unreadable.
+    Raises RequestError if there is none, or it is an error or unreadable.
     """
     data = msgspec.json.encode(body) if body is not None else b""
     reply = await client.ask(verb, data, _ANSWER_S, tries)
@@ -134,10 +128,7 @@ def propose(action: Action, wait_s: float, connection: Connection) -> None:
 def act(connection: Connection, verb: str, body: Any = None, *, wait_s: float = 0.0) -> None:
     """Request an action, print its progress, and return once it is done.
 
-    Raises
-    ------
-    RequestError
-        If it is refused, fails, or does not end within ``wait_s``.
+    Raises RequestError if it is refused, fails, or does not end within ``wait_s``.
     """
     asyncio.run(_act(connection, verb, body, wait_s))
 

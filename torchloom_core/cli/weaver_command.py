@@ -31,8 +31,6 @@ def weaver(
     take_over
         Take over the run or the state folder from a Weaver that is running; that one exits with
         status 13. Without the option this one does.
-    config
-        Config file. Default: torchloom.toml in this folder.
     """
     from torchloom_core.lab.activation.activation import activate
     from torchloom_core.lab.activation.discovery import discover

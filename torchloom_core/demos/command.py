@@ -62,14 +62,13 @@ def _play(scenario: Scenario, out: Path, seed: int) -> None:
         from torchloom_core.demos.knobs.script import TRAINING
 
         play_knobs(replace(TRAINING, seed=seed), out, console())
-        return
-    if scenario == "bandwidth":
-        from torchloom_core.demos.bandwidth import play as bandwidth
+    elif scenario == "bandwidth":
+        from torchloom_core.demos.bandwidth.play import play_bandwidth
         from torchloom_core.demos.bandwidth.script import TRAINING as BANDWIDTH
 
-        bandwidth.play_bandwidth(replace(BANDWIDTH, seed=seed), out, console())
-        return
-    from torchloom_core.demos.play import play
-    from torchloom_core.demos.scenario import HANG, NODE
+        play_bandwidth(replace(BANDWIDTH, seed=seed), out, console())
+    else:
+        from torchloom_core.demos.play import play
+        from torchloom_core.demos.scenario import HANG, NODE
 
-    play(replace({"node": NODE, "hang": HANG}[scenario], seed=seed), out, console())
+        play(replace({"node": NODE, "hang": HANG}[scenario], seed=seed), out, console())

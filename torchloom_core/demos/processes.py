@@ -20,7 +20,6 @@ from torchloom_core.demos.marks import VARIABLE, own_mark
 from torchloom_core.demos.scenario import Place, Training
 from torchloom_core.demos.steplog import StepLog
 from torchloom_core.floor.errors import StateError
-from torchloom_core.live.trajectory.layout import run_folder
 
 START_S = 60.0
 _LEAVE_S = 15.0
@@ -55,11 +54,15 @@ class Loopback:
 
 
 class Processes:
-    """The processes in a demo's folder; ``trainers`` and their step ``logs`` are by group."""
+    """The processes in a demo's folder; ``trainers`` and their step ``logs`` are by group.
+
+    ``config`` and ``state_dir`` are the Weaver's.
+    """
 
     def __init__(self, folder: Path, training: Training, network: Loopback | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
+        self.config, self.state_dir = folder / "torchloom.toml", folder / "state"
         self.logs = {place.group: StepLog(self._log_of(place)) for place in training.places}
         self.trainers: dict[str, subprocess.Popen[bytes]] = {}
         self._training = training
@@ -67,25 +70,16 @@ class Processes:
 
     @cached_property
     def port(self) -> int:
-        """The lighthouse's port, a free one."""
-        with socket.socket(socket.AF_INET6) as probe:
-            probe.bind(("::", 0))
-            return int(probe.getsockname()[1])
-
-    @property
-    def state_dir(self) -> Path:
-        """The Weaver's state folder."""
-        return self.folder / "state"
+        """The lighthouse's port."""
+        return free_port()
 
     @property
     def trajectory(self) -> Path:
         """The record of the run."""
-        return run_folder(self.state_dir, "demo")
+        # Imported here: the threads of pyarrow would delay the end of a demo that is killed.
+        from torchloom_core.live.trajectory.layout import run_folder
 
-    @property
-    def config(self) -> Path:
-        """The Weaver's configuration."""
-        return self.folder / "torchloom.toml"
+        return run_folder(self.state_dir, "demo")
 
     def _log_of(self, place: Place) -> Path:
         return self.folder / f"{place.group}.jsonl"
@@ -159,7 +153,7 @@ class Processes:
 
     @asynccontextmanager
     async def weaver(
-        self, *, acting: bool, changed: Callable[[str], str] = str
+        self, *options: str, acting: bool, changed: Callable[[str], str] = str
     ) -> AsyncIterator[None]:
         """Run the Weaver: with its lighthouse if ``acting``, else as a dry run.
 
@@ -172,7 +166,7 @@ class Processes:
             text += _OUR_LIGHTHOUSE.format(host=self._network.host, port=self.port)
             text += f'\n[broker]\nhost = "{self._network.host}"\n'
         self.config.write_text(changed(text), encoding="utf-8")
-        command = self._network.hub(self.command("weaver", "--config", str(self.config)))
+        command = self._network.hub(self.command("weaver", "--config", str(self.config), *options))
         process = self.spawn("weaver", command, {}, orphaned=signal.SIGTERM)
         try:
             ready = self.state_dir / "join.json"
@@ -233,6 +227,13 @@ def _signal_with_parent(number: signal.Signals) -> Callable[[], None] | None:
             os._exit(1)
 
     return request_signal
+
+
+def free_port() -> int:
+    """Return a port that is free now."""
+    with socket.socket(socket.AF_INET6) as probe:
+        probe.bind(("::", 0))
+        return int(probe.getsockname()[1])
 
 
 def listens(port: int) -> bool:

@@ -33,7 +33,7 @@ def stage(folder: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            with _signals_ignored():
+            with handled_by(signal.SIG_IGN, signal.SIGINT, *ENDINGS):
                 _end(own_mark())
 
 
@@ -70,9 +70,3 @@ def _terminated_by_signals() -> Iterator[None]:
             if terminated:
                 raise Terminated from None
             raise
-
-
-@contextmanager
-def _signals_ignored() -> Iterator[None]:
-    with handled_by(signal.SIG_IGN, signal.SIGINT, *ENDINGS):
-        yield

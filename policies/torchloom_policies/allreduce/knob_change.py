@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from torchloom_core.plugin import FleetView, Guard, KnobValue
-from torchloom_policies.allreduce.options import AllreduceTunerOptions
+from torchloom_policies.allreduce.modes import AllreduceTunerOptions
 from torchloom_policies.allreduce.step_samples import StepSample
 
 _RECENT = 15

@@ -9,8 +9,7 @@ from torchloom_core.plugin import FleetView, Floats, Links, ProbeLinks, Proposal
 from torchloom_policies.allreduce.ceiling import Ceiling
 from torchloom_policies.allreduce.cost import CostModel, StepCost
 from torchloom_policies.allreduce.link_probes import SAME_S, ProbedLinks, ProbeSchedule
-from torchloom_policies.allreduce.modes import prior_of
-from torchloom_policies.allreduce.options import AllreduceTunerOptions
+from torchloom_policies.allreduce.modes import AllreduceTunerOptions, prior_of
 from torchloom_policies.allreduce.ring_advice import RingAdvice
 from torchloom_policies.allreduce.settings import Candidate
 from torchloom_policies.allreduce.step_samples import StepSample

@@ -12,7 +12,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,18 +66,7 @@ class RingSolver:
             ) from None
         self._limit_s = limit_s
 
-    def best(self, bytes_per_s: Floats, latency_s: Floats | None = None) -> Ring | None:
-        """Return the best ring, as :meth:`search` does, in one go."""
-        search = self.search(bytes_per_s, latency_s)
-        while True:
-            try:
-                next(search)
-            except StopIteration as ended:
-                return cast("Ring | None", ended.value)
-
-    def search(
-        self, bytes_per_s: Floats, latency_s: Floats | None = None
-    ) -> Generator[float, None, Ring | None]:
+    def search(self, bytes_per_s: Floats, latency_s: Floats) -> Generator[float, None, Ring | None]:
         """Return the best ring, None if the links form none.
 
         Yields the duration of each solver call, in the solver's seconds, so that the caller can
@@ -85,10 +74,8 @@ class RingSolver:
         a link, and a NaN in ``latency_s`` counts as 0.
         """
         speed = np.array(bytes_per_s, dtype=float)
-        if not len(speed):
-            return None
         np.fill_diagonal(speed, 0.0)
-        delay = np.zeros_like(speed) if latency_s is None else np.nan_to_num(latency_s)
+        delay = np.nan_to_num(latency_s)
         with np.errstate(divide="ignore"):
             seconds = np.where(speed > 0, _MESSAGE_BYTES / speed + delay, math.inf)
         if len(speed) <= _TRIVIAL:

@@ -8,7 +8,7 @@ from torchloom_core.plugin import FleetView, KnobSpec, KnobValue
 from torchloom_policies.allreduce.cost import CostModel
 from torchloom_policies.allreduce.knob_change import Purpose, Settings
 from torchloom_policies.allreduce.mode_choice import probability_above_zero
-from torchloom_policies.allreduce.options import AllreduceTunerOptions
+from torchloom_policies.allreduce.modes import AllreduceTunerOptions
 from torchloom_policies.allreduce.tuned_run import BUCKET, EVERY, PIECES, TunedRun
 
 _TRIAL_GAIN = 0.1

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from torchloom_core.plugin import Alert, FleetView, KnobSpec, KnobValue, Proposal
-from torchloom_policies.allreduce.modes import PRIORS
-from torchloom_policies.allreduce.options import AllreduceTunerOptions
+from torchloom_policies.allreduce.modes import PRIORS, AllreduceTunerOptions
 
 MODE, RING, EVERY = "compression", "ring_order", "sync_every"
 PIECES, BUCKET = "concurrent_allreduces", "bucket_bytes"

@@ -85,11 +85,16 @@ class Lab:
     machine does not support a lab.
     """
 
+    hub_address = "10.79.0.254"
+    """Of the hub on the control link."""
+
     def __init__(self, ranks: int, name: str = "a") -> None:
         if not 1 <= ranks <= MOST_RANKS:
             raise ValueError(f"need 1 to {MOST_RANKS} ranks, was {ranks}")
         self.ranks = ranks
         self._begin = f"{PREFIX}-{name}-"
+        self.hub = self._begin + HUB
+        """The namespace of the Weaver, the broker and the lighthouse."""
 
     def __enter__(self) -> "Lab":
         self.up()
@@ -99,16 +104,6 @@ class Lab:
         self.down()
 
     # --- names and addresses ---
-
-    @property
-    def hub(self) -> str:
-        """The namespace of the Weaver, the broker and the lighthouse."""
-        return self._begin + HUB
-
-    @property
-    def hub_address(self) -> str:
-        """The address of the hub on the control link."""
-        return "10.79.0.254"
 
     def namespace(self, rank: int) -> str:
         """Return the name of a rank's namespace."""

@@ -23,7 +23,8 @@ def play_bandwidth(training: Training, folder: Path, console: Console) -> report
     for arm in ARMS:
         acts.append(BandwidthAct(training, arm, folder / arm.folder))
         _perform(acts[-1], console)
-    shown = report.Report(*map(report.ArmFigures.of, acts))
+    arms = (report.ArmFigures(a.arm.title, a.links.text, a.logs, a.began) for a in acts)
+    shown = report.Report(*arms)
     write_summary(folder, report.summary_of(shown, training.seed))
     draw(folder / PLOT, shown)
     console.print()

@@ -8,7 +8,6 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from torchloom_core.demos.bandwidth.act import BandwidthAct
 from torchloom_core.demos.bandwidth.phases import (
     Choice,
     PhaseFigures,
@@ -38,17 +37,12 @@ _LEAST_OF_BEST_PROGRESS = 0.9
 
 @dataclass(frozen=True)
 class ArmFigures:
-    """Measures of one act; ``began`` as in :class:`BandwidthAct`."""
+    """Measures of one act; ``began`` has the start of each phase, and the end of the last."""
 
     title: str
     links: str
     logs: Logs
     began: list[float]
-
-    @classmethod
-    def of(cls, act: BandwidthAct) -> "ArmFigures":
-        """Return the figures of a finished act."""
-        return cls(act.arm.title, act.links.text, act.logs, act.began)
 
     @property
     def log(self) -> StepLog:
