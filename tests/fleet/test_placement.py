@@ -3,7 +3,7 @@
 import msgspec
 
 from tests.kernel.runs import Run, hello, make_kernel, of
-from torchloom_core.plugin import DrainGroup, Migrate
+from torchloom_core.plugin import ChangeKnobs, DrainGroup, KnobSpec, Migrate, RewindRun
 from torchloom_core.wire.codec import decode_event, encode
 from torchloom_core.wire.decisions import Issue, Verdict
 from torchloom_core.wire.messages import Hello
@@ -48,6 +48,17 @@ def test_a_standby_takes_the_place_of_a_group_of_its_role():
     run.feed(placed("s2", "spare", state="standby", role="rollout", node="node-t"))
     outputs = run.ask(Migrate(group="rollout-0"))
     assert [issue.command.worker for issue in of(Issue, outputs)] == ["s2"]
+
+
+def test_a_change_at_one_step_concerns_the_roles_that_have_the_knob():
+    run, knob = Run(make_kernel()), KnobSpec(name="clip_norm", kind="float", fence="run")
+    able = {"knobs": (knob,), "values": {"clip_norm": 1.0}, "actuators": ("fenced_change",)}
+    for worker, group in (("4711", "a"), ("x", "b")):
+        run.feed(placed(worker, group, **able))
+    run.feed(placed("zz", "rollout-0", role="rollout"))
+    outputs = run.ask(ChangeKnobs(values={"clip_norm": 2.0}))
+    assert [issue.command.worker for issue in of(Issue, outputs)] == ["4711", "x"]
+    assert denied(run, RewindRun()) == "impossible"
 
 
 def test_the_view_has_the_placement_in_columns():

@@ -42,14 +42,13 @@ class KnobsKind(ActionKind[ChangeKnobs]):
         return f"knobs:{','.join(sorted(action.values))}"
 
     def obstacle(self, action: ChangeKnobs, run: Run) -> str:
-        """Refuse a knob that not all ranks have, and a value that it does not accept."""
+        """Refuse a knob that not all ranks of a role have, and a value that it does not accept."""
         try:
             checked(action.values, run)
         except KnobError as error:
             return str(error)
-        return cannot_agree(f"knob {', '.join(action.values)}", run) or run.guards.obstacle(
-            action.guard
-        )
+        what, roles = f"knob {', '.join(action.values)}", run.roles_with(action.values)
+        return cannot_agree(what, run, roles) or run.guards.obstacle(action.guard)
 
     def warning(self, action: ChangeKnobs, run: Run) -> str:
         """Return how far a value is from those in use or desired, if that is unusual."""
@@ -66,8 +65,9 @@ class KnobsKind(ActionKind[ChangeKnobs]):
     def begin(self, plan: Plan, run: Run) -> list[Output]:
         """Remember the present values for a rollback, unless the change restores values."""
         if plan.policy not in (GUARD, RECONCILE):
-            before = [run.fleet.knobs[row] for row in run.voters()]
-            run.guards.expect(plan, first_values(new_values(plan.action), before), run.now_ns)
+            values = new_values(plan.action)
+            before = [run.fleet.knobs[row] for row in run.voters(run.roles_with(values))]
+            run.guards.expect(plan, first_values(values, before), run.now_ns)
         return []
 
     def end(self, plan: Plan, trouble: str, run: Run) -> list[Output]:
@@ -106,7 +106,8 @@ def checked(values: KnobValues, run: Run) -> KnobValues:
         spec = run.spec(knob)
         if spec.fence != "run":
             raise KnobError(f"knob {knob} is worker-fenced: set it without other knobs or a guard")
-        check_all_have(spec, [run.fleet.hello[row] for row in run.voters()])
+        voters = run.voters(run.roles_with(values))
+        check_all_have(spec, [run.fleet.hello[row] for row in voters])
     return own
 
 

@@ -10,6 +10,7 @@ import msgspec
 
 from torchloom_core.config.schema import Config
 from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.live.kernel.actions.fenced import ranks_for
 from torchloom_core.live.kernel.actions.kinds import kind_of
 from torchloom_core.live.kernel.actions.run import PAUSING, Run
 from torchloom_core.live.kernel.upkeep import Upkeep
@@ -147,7 +148,9 @@ class Execution:
         if plan.stages:
             if self._plans.change_before(plan):
                 return []
-            stage = run.stage(run.voters(), plan.stages[0].operation)
+            change = plan.stages[0].operation
+            ranks = ranks_for(change, run) if isinstance(change, FencedChange) else []
+            stage = run.stage(ranks, change)
             if not stage.incarnations and not self._is_late(plan):
                 return []  # a new Weaver has no hellos yet, or the ranks are restarting
             return self._begin(msgspec.structs.replace(plan, stages=(stage,)))
@@ -179,10 +182,12 @@ class Execution:
             if not plan.change or not open_ids or plan.fate != "offered" or plan.landed:
                 continue
             old = self._plans.incarnations_of(plan.verdict)
-            rows = [r for r in run.voters() if (hello[r].worker, hello[r].incarnation) not in old]
+            change = self._commands.flights[min(open_ids)].command.do
+            ranks = ranks_for(change, run) if isinstance(change, FencedChange) else []
+            rows = [r for r in ranks if (hello[r].worker, hello[r].incarnation) not in old]
             if not rows:
                 continue
-            stage = run.stage(rows, self._commands.flights[min(open_ids)].command.do)
+            stage = run.stage(rows, change)
             outputs = run.issue(stage, plan.verdict)
             issued = [output.command.id for output in outputs if isinstance(output, Issue)]
             self._plans.opened(plan.verdict, [*open_ids, *issued], (*old, *stage.incarnations))

@@ -5,28 +5,36 @@ acks report at which step it was applied. If a rank rejects it, it is withdrawn 
 that joins meanwhile takes over the pending change of the peer that it heals from.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 
 from torchloom_core.floor.suggest import listed
 from torchloom_core.live.kernel.actions.kind import Stages
 from torchloom_core.live.kernel.actions.run import NAMED, Run
-from torchloom_core.wire.operations import FencedChange, Operation
+from torchloom_core.wire.operations import FencedChange, Operation, SetKnobs
 
 
 def fenced_stages(do: Operation, run: Run, groups: Iterable[str] = ()) -> Stages:
-    """Return the one stage that offers the operation to all ranks that can agree."""
-    operation = FencedChange(number=run.commands.next_change(), do=do, groups=tuple(groups))
-    return Stages((run.stage(run.voters(), operation),))
+    """Return the one stage that offers the operation to all ranks that it concerns."""
+    change = FencedChange(number=run.commands.next_change(), do=do, groups=tuple(groups))
+    return Stages((run.stage(ranks_for(change, run), change),))
 
 
-def cannot_agree(what: str, run: Run) -> str:
-    """Return why the ranks cannot apply ``what`` at one step, or an empty string."""
-    rows, rule = run.rows_in("training", "paused"), f"{what} needs all ranks to agree on a step"
+def ranks_for(change: FencedChange, run: Run) -> list[int]:
+    """Return the rows that vote on a change: the ranks of the roles that it concerns."""
+    roles = {run.fleet.role_of(group) for group in change.groups}
+    if isinstance(change.do, SetKnobs):
+        roles = run.roles_with(change.do.values)
+    return run.voters(roles)
+
+
+def cannot_agree(what: str, run: Run, roles: Set[str] = frozenset()) -> str:
+    """Return why the ranks of these roles, or of all, cannot apply ``what`` at one step; or ""."""
+    rows, rule = run.in_training(roles), f"{what} needs all ranks to agree on a step"
     if not rows:
         return f"{rule}: no worker is training"
     if run.pauses.verdict:
         return f"{rule}: the run is paused, resume it first"
-    alone = set(rows).difference(run.voters())
+    alone = set(rows).difference(run.voters(roles))
     if not alone:
         return ""
     names = listed(sorted(run.fleet.hello[row].worker for row in alone), NAMED)

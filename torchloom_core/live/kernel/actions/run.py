@@ -1,6 +1,6 @@
 """The run as the kinds of action see it: workers, plans under way, desired values."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Set
 
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.live.dispatch.commands import Commands
@@ -77,9 +77,19 @@ class Run:
         """Return those of the rows that are not unreachable."""
         return [row for row in rows if not self.fleet.times.is_stale(row, self.now_ns)]
 
-    def voters(self) -> list[int]:
-        """Return the rows of the training workers that can agree on a step."""
-        return self.able(self.rows_in("training", "paused"), "fenced_change")
+    def in_training(self, roles: Set[str] = frozenset()) -> list[int]:
+        """Return the rows of the training workers of these roles, or of all."""
+        rows, hello = self.rows_in("training", "paused"), self.fleet.hello
+        return [row for row in rows if not roles or hello[row].role in roles]
+
+    def voters(self, roles: Set[str] = frozenset()) -> list[int]:
+        """Return the rows of :meth:`in_training` that can agree on a step."""
+        return self.able(self.in_training(roles), "fenced_change")
+
+    def roles_with(self, knobs: Collection[str]) -> set[str]:
+        """Return the roles of the training workers that have one of the knobs."""
+        hellos = [self.fleet.hello[row] for row in self.in_training()]
+        return {one.role for one in hellos if any(own.name in knobs for own in one.knobs)}
 
     def members(self, group: str) -> list[int]:
         """Return the rows of a group that trains."""
