@@ -15,8 +15,7 @@ from tests.threadlet.standbys import refusal, worker_with
 from torchloom_core.floor.errors import KnobError
 from torchloom_core.wire.operations import Rehearse, Survey
 from torchloom_core.wire.preview import Curve, Judgement, Setup
-from torchloom_threadlet.preview.forecast import predict
-from torchloom_threadlet.preview.judgement import Pair, judge
+from torchloom_threadlet.preview.judgement import Pair, judge, predict
 
 SEEDS = range(2)
 

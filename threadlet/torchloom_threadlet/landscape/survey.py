@@ -8,7 +8,7 @@ results come first, so that a survey may be ended at any point. The worker calls
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 import torch
@@ -16,12 +16,13 @@ from torch import Tensor, nn
 
 from torchloom_core.wire.landscape import (
     MOST_CHECKPOINTS,
+    Cells,
     Curvature,
     LandscapeRequest,
-    Piece,
+    Line,
     Plane,
 )
-from torchloom_core.wire.standby_task import End
+from torchloom_core.wire.standby_task import Loss
 from torchloom_threadlet.landscape.curvature import critical_sharpness, curvature
 from torchloom_threadlet.landscape.directions import (
     filter_normalised,
@@ -29,11 +30,11 @@ from torchloom_threadlet.landscape.directions import (
     plane_of,
     update,
 )
-from torchloom_threadlet.landscape.grid import coarse_first, in_rounds, plane, shares
-from torchloom_threadlet.landscape.report import Found, Point, Report
+from torchloom_threadlet.landscape.grid import Cell, coarse_first, in_rounds, plane, shares
 from torchloom_threadlet.landscape.surface import Direction, Surface, norm
-from torchloom_threadlet.standby_tasks.budget import Budget, BudgetUsed, finite
+from torchloom_threadlet.standby_tasks.budget import Budget, BudgetUsed
 from torchloom_threadlet.standby_tasks.fingerprints import Loaded, fingerprint, loaded
+from torchloom_threadlet.standby_tasks.report import Report, Send, finite
 from torchloom_threadlet.standby_tasks.saved_state import restoring
 
 _FROM, _TO = -1.0, 2.0
@@ -44,6 +45,16 @@ _MOST_OF_BEND = 30
 
 _MARGIN = 1.25
 """A plane of the run's path extends this far beyond its farthest checkpoint."""
+
+
+class Point(NamedTuple):
+    """One point of the line: the share of the update, and the loss there."""
+
+    share: float
+    loss: float
+
+
+Found = Curvature | Point | Plane | Cell
 
 
 class Landscape:
@@ -100,37 +111,19 @@ class Landscape:
         look: LandscapeRequest,
         worker: str,
         seconds: float,
-        send: Callable[[int, int, Piece], object],
+        send: Send,
         should_stop: Callable[[], bool],
     ) -> str:
         """Survey the loss around the run's newest weights; return how far it came.
 
-        Parameters
-        ----------
-        look : LandscapeRequest
-            The survey to run.
-        worker : str
-            This worker, which computes its part of a divided plane.
-        seconds : float
-            The time limit.
-        send : callable
-            Takes the number of points so far, the expected number, and a piece.
-        should_stop : callable
-            Returns whether to end at the next point, because another command arrived.
-            point.
-
-        Raises
-        ------
-        ValueError
-            If the loss is no number or differs between evaluations, or the update is 0.
-        Exception
-            Any exception of the script's functions.
+        Raises ValueError if the loss is no number or differs between evaluations, or the update is
+        0, and what the script's functions raise.
         """
         budget = Budget(self._loss, look.points, seconds, should_stop)
         part, parts = look.share_of(worker)
         alone = 0 if part else _MOST_OF_BEND + look.side
         whole = min(look.points, alone + math.ceil(look.side**2 / parts))
-        report = Report(lambda piece: send(budget.points, whole, piece))
+        report = Report(budget, whole, send)
         why = ""
         with restoring(self._model):
             try:
@@ -138,13 +131,10 @@ class Landscape:
                 step = self._load()
                 self._model.eval()
                 for found in self._found(look, step, budget, part, parts):
-                    report.add(found)
+                    _add(found, report)
             except BudgetUsed as used:
                 why = str(used)
-        report.flush()
-        end = End(points=budget.points, seconds=budget.used_s, why=why)
-        send(budget.points, whole, end)
-        return f"{end.points} points in {end.seconds:.1f} s" + (f": {why}" if why else "")
+        return report.end("points", why)
 
     def _found(
         self, look: LandscapeRequest, step: object, budget: Budget, part: int, parts: int
@@ -208,12 +198,8 @@ class Landscape:
             found = plane_of([*checkpoints, newest])
         except ValueError as error:
             raise BudgetUsed(f"no plane: {error}") from None
-        path = tuple(
-            (along_rows, along_columns, off)
-            for (along_rows, along_columns), off in zip(
-                found.coordinates, found.distances, strict=True
-            )
-        )
+        off = zip(found.coordinates, found.distances, strict=True)
+        path = tuple((*coordinates, distance) for coordinates, distance in off)
         reach = _MARGIN * max(max(abs(x), abs(y)) for x, y, _ in path)
         drawn = Plane(
             ways="path",
@@ -224,6 +210,23 @@ class Landscape:
             prints=tuple(map(fingerprint, [*checkpoints, newest])),
         )
         return drawn, *found.directions
+
+
+def _add(found: Found, report: Report) -> None:
+    if isinstance(found, Point):
+        report.gather(_line, (found.share, finite(found.loss)))
+    elif isinstance(found, Cell):
+        report.gather(_cells, (found.row, found.column, finite(found.loss)))
+    else:
+        report.send(found)
+
+
+def _line(points: tuple[tuple[float, Loss], ...]) -> Line:
+    return Line(points=points)
+
+
+def _cells(cells: tuple[tuple[int, int, Loss], ...]) -> Cells:
+    return Cells(cells=cells)
 
 
 def _random_plane(

@@ -11,12 +11,22 @@ import statistics
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
+import torch
+
 from torchloom_core.wire.preview import FEWEST_PAIRS, Extrapolation, Judgement
-from torchloom_threadlet.preview.forecast import predict
-from torchloom_threadlet.standby_tasks.budget import finite
+from torchloom_threadlet.standby_tasks.report import finite
 
 _SURE = 0.9
 """The interval is the narrowest that contains the median with this probability."""
+
+_FEWEST = 8
+"""Steps of a curve that are used."""
+
+_SPANS = 96
+"""Time constants to try, from an eighth of the curve to twice its length."""
+
+_EXPLAINED = 0.5
+"""The least share of its variance that the exponential has to explain."""
 
 
 class Pair(NamedTuple):
@@ -95,3 +105,28 @@ def _ahead(pairs: Sequence[Pair], steps: int) -> Extrapolation | None:
 def _spread(found: Sequence[float | None]) -> tuple[float, float, float] | None:
     numbers = [one for one in found if one is not None and math.isfinite(one)]
     return (min(numbers), statistics.median(numbers), max(numbers)) if numbers else None
+
+
+def predict(losses: Sequence[float], ahead: int) -> float | None:
+    """Return the loss ``ahead`` steps after the start, None for a curve that is too short.
+
+    As AutoLRS (arXiv 2105.10762), which ranks learning rates by the forecast of their losses and
+    not by the present ones: the exponential that fits the curve best, extrapolated at most as far
+    as the curve is long. A curve that no exponential explains, such as one of noise or spikes, is
+    taken to stay at its end. In ``a + b exp(-t / s)`` the ``s`` is searched on a grid, ``a`` and
+    ``b`` are least squares.
+    """
+    if len(losses) < _FEWEST:
+        return None
+    seen = torch.tensor(losses, dtype=torch.float64)
+    steps = torch.arange(len(losses), dtype=torch.float64)
+    spans = torch.logspace(-3.0, 1.0, _SPANS, base=2.0, dtype=torch.float64) * len(losses)
+    basis = torch.exp(-steps[None] / spans[:, None])
+    bent = basis - basis.mean(1, keepdim=True)
+    rise = (bent @ (seen - seen.mean())) / (bent * bent).sum(1)
+    level = seen.mean() - rise * basis.mean(1)
+    missed = (level[:, None] + rise[:, None] * basis - seen).square().sum(1)
+    best = missed.argmin()
+    if missed[best] > (1.0 - _EXPLAINED) * (seen - seen.mean()).square().sum():
+        return float(seen[-math.ceil(len(losses) / 4) :].mean())
+    return float(level[best] + rise[best] * torch.exp(-(ahead - 1) / spans[best]))

@@ -20,13 +20,13 @@ from torchloom_core.floor.errors import KnobError
 from torchloom_core.wire.knobs import check_value, find_spec
 from torchloom_core.wire.limits import KnobValue
 from torchloom_core.wire.operations import Rehearse
-from torchloom_core.wire.preview import Arm, Piece, Setup
-from torchloom_core.wire.standby_task import MOST, End
+from torchloom_core.wire.preview import Arm, Curve, Setup
+from torchloom_core.wire.standby_task import MOST, Loss
 from torchloom_threadlet.cleaning import error_line
 from torchloom_threadlet.preview.judgement import Pair, judge
-from torchloom_threadlet.preview.report import Report
 from torchloom_threadlet.standby_tasks.budget import Budget, BudgetUsed
 from torchloom_threadlet.standby_tasks.fingerprints import Loaded, loaded
+from torchloom_threadlet.standby_tasks.report import Report, Send, finite
 from torchloom_threadlet.standby_tasks.saved_state import (
     SavedState,
     Stateful,
@@ -122,37 +122,17 @@ class Preview:
         trial: Rehearse,
         worker: str,
         seconds: float,
-        send: Callable[[int, int, Piece], object],
+        send: Send,
         should_stop: Callable[[], bool],
     ) -> str:
         """Train from the run's newest state with the change and without; return how far it came.
 
-        Parameters
-        ----------
-        trial : Rehearse
-            The preview to run.
-        worker : str
-            This worker.
-        seconds : float
-            The time limit.
-        send : callable
-            Takes the number of steps so far, the expected number, and a piece.
-        should_stop : callable
-            Returns whether to end at the next step, because another command
-            arrived.
-
-        Raises
-        ------
-        ValueError
-            If the control differs between two runs, or its loss is no number.
-        KnobError
-            If the knobs cannot take the values.
-        Exception
-            Any exception of the script's functions.
+        Raises ValueError if the control differs between two runs, or its loss is no number,
+        KnobError if the knobs cannot take the values, and what the script's functions raise.
         """
         whole = trial.points + 2 * _TWICE
         budget = Budget(self._step, whole, seconds, should_stop)
-        report = Report(lambda piece: send(budget.points, whole, piece))
+        report = Report(budget, whole, send)
         why = ""
         with restoring_random(), restoring(self._model, *self._others):
             try:
@@ -164,10 +144,7 @@ class Preview:
                 self._compare(trial, newest, begin, budget, report)
             except BudgetUsed as used:
                 why = str(used)
-        report.flush()
-        end = End(points=budget.points, seconds=budget.used_s, why=why)
-        send(budget.points, whole, end)
-        return f"{end.points} steps in {end.seconds:.1f} s" + (f": {why}" if why else "")
+        return report.end("steps", why)
 
     def _compare(
         self, trial: Rehearse, newest: SavedState, begin: Loaded, budget: Budget, report: Report
@@ -235,11 +212,18 @@ class Preview:
     def _run_arm(
         self, name: Arm, repeat: int, losses: Iterator[float], report: Report
     ) -> list[float]:
-        report.begin(repeat, name)
-        taken = []
+        report.flush()
+        taken: list[float] = []
+        sent = 0
+
+        def curve(part: tuple[Loss, ...]) -> Curve:
+            nonlocal sent
+            first, sent = sent, sent + len(part)
+            return Curve(repeat=repeat, arm=name, first=first, losses=part)
+
         for loss in losses:
             taken.append(loss)
-            report.add(loss)
+            report.gather(curve, finite(loss))
         return taken
 
     @contextmanager

@@ -1,13 +1,9 @@
-"""Limits how often a standby task may compute a loss, how long, and how often it sends results."""
+"""Limits how often a standby task may compute a loss, and how long."""
 
 import time
 from collections.abc import Callable
 
 from torch import Tensor
-
-from torchloom_core.wire.standby_task import MOST, MOST_AT_ONCE, Loss
-
-_EVERY_S = 0.5
 
 
 class BudgetUsed(Exception):
@@ -59,23 +55,3 @@ class Budget:
             raise BudgetUsed(f"the limit of {self._most} points was reached")
         if self.used_s >= self._seconds:
             raise BudgetUsed(f"the limit of {self._seconds:.3g} s was reached")
-
-
-class Pace:
-    """When to send results: soon, in pieces of a bounded size."""
-
-    def __init__(self) -> None:
-        self.reset()
-
-    def reset(self) -> None:
-        """Record that everything was sent now."""
-        self._sent_s = time.monotonic()
-
-    def is_due(self, points: int) -> bool:
-        """Return whether to send this many points now."""
-        return points >= MOST_AT_ONCE or time.monotonic() - self._sent_s >= _EVERY_S
-
-
-def finite(number: float) -> Loss:
-    """Return the number, None if a message cannot contain it."""
-    return number if abs(number) <= MOST else None

@@ -47,8 +47,3 @@ def standby_tasks_of(
         Rehearse: preview,
     }
     return {kind: runner for kind, runner in offered.items() if runner is not None}
-
-
-def verb_of(kind: type[StandbyTask]) -> str:
-    """Return the verb of a worker that offers this kind of standby task."""
-    return str(kind.__struct_config__.tag)
