@@ -1,10 +1,8 @@
 """Migrate: a warm standby joins, then the group drains; make before break."""
 
 from torchloom_core.capabilities.migrate import Migrate
-from torchloom_core.live.kernel.actions.kind import ActionKind, Stages
-from torchloom_core.live.kernel.actions.run import Run
+from torchloom_core.live.capability import ActionKind, Plan, Run, Stages
 from torchloom_core.wire.operations import Drain, Join
-from torchloom_core.wire.plans import Plan
 
 
 class MigrateKind(ActionKind[Migrate]):
