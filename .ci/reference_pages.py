@@ -39,12 +39,14 @@ _TABLES: tuple[tuple[str, type[msgspec.Struct]], ...] = (
 
 
 def pages() -> dict[str, str]:
-    """Return the text of each generated page, by its name."""
+    """Return the text of each generated page, by its name, once installed commands are added."""
     return {"reference-config.md": _config_page(), "reference-cli.md": _cli_page()}
 
 
 def main() -> None:
     """Write the pages that have changed."""
+    add_installed(["trace", "import"])
+    add_installed([])
     for name, text in pages().items():
         path = DOCS / name
         if not path.exists() or path.read_text(encoding="utf-8") != text:
@@ -80,8 +82,6 @@ def _config_page() -> str:
 
 
 def _cli_page() -> str:
-    add_installed(["trace", "import"])
-    add_installed([])
     text = app.generate_docs(output_format="markdown")
     body = text.split("## Table of Contents", 1)[1]
     body = body.split("\n\n**", 1)[1]

@@ -25,7 +25,7 @@ for _name, _group, _help in (
     ("lighthouse", _RUNNING, "Run a torchft lighthouse that drops failed groups at once."),
     ("dashboard", _RUNNING, "Serve the dashboard: watch and control a run in a browser."),
     ("init", _RUNNING, "Write a commented config file."),
-    ("new", _RUNNING, "Write a package with a plugin and its test."),
+    ("new", _RUNNING, "Write a package with a plugin, a capability or an adapter."),
     ("plugins", _RUNNING, "List the installed policies, predictors and effectors."),
     ("operator", _RUNNING, "Write NATS credentials for a person."),
     ("status", _WATCHING, "Show the run's workers, knobs, commands and plugins."),

@@ -19,6 +19,11 @@ class FoundCommand(NamedTuple):
     group: str
 
 
+def verb_of(name: str) -> str:
+    """Return the command of a capability, such as ``flush-logs`` of ``flush_logs``."""
+    return name.replace("_", "-")
+
+
 def find_command(package: str, name: str) -> FoundCommand | None:
     """Return the command of the capability ``name`` in ``package``; None if it has none.
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from cyclopts import App, Group
 
 from torchloom_core.cli.app import app, importers
-from torchloom_core.cli.found_command import find_command
+from torchloom_core.cli.found_command import find_command, verb_of
 from torchloom_core.floor.errors import PluginError
 from torchloom_core.interface.foreign import one_line
 
@@ -74,7 +74,7 @@ def _add(groups: Sequence[str], named: Sequence[str], tree: App) -> None:
 
 
 def _verb(point: "EntryPoint") -> str:
-    return point.name.replace("_", "-") if point.group == _CAPABILITY else point.name
+    return verb_of(point.name) if point.group == _CAPABILITY else point.name
 
 
 def _register(tree: App, point: "EntryPoint", is_named: bool) -> None:

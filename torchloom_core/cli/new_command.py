@@ -1,6 +1,6 @@
-"""``torchloom new``: write a package with one plugin, its entry point and its test.
+"""``torchloom new``: write a package with its entry points and its tests.
 
-Each folder in ``templates`` is a kind of plugin and holds the files of its package, called
+Each folder in ``templates`` is a kind of package and holds the files of its package, called
 ``example``: a new kind is a new folder.
 """
 
@@ -15,23 +15,26 @@ from torchloom_core.floor.errors import ConfigError
 from torchloom_core.floor.suggest import nearest
 
 _TEMPLATES = Path(__file__).with_name("templates")
+_SUFFIXES = (".py", ".toml")
 _KINDS = sorted(path.name for path in _TEMPLATES.iterdir())
 
 
 def new(
-    kind: Annotated[str, Parameter(help=f"Kind of plugin: {', '.join(_KINDS)}.")],
+    kind: Annotated[str, Parameter(help=f"Kind of package: {', '.join(_KINDS)}.")],
     name: str,
     /,
 ) -> None:
-    """Write a package with a plugin, its entry point and its test into the folder NAME.
+    """Write a package with a plugin, a capability or an adapter, and its tests.
+
+    It is written into the folder NAME.
 
     Parameters
     ----------
     name
-        Name of the plugin, such as night_watch.
+        Name of what it brings, such as night_watch.
     """
     if kind not in _KINDS:
-        raise ConfigError(f"need a kind of plugin, was {kind!r}{nearest(kind, _KINDS)}")
+        raise ConfigError(f"need a kind of package, was {kind!r}{nearest(kind, _KINDS)}")
     if not re.fullmatch(r"[a-z][a-z0-9_]{0,63}", name):
         raise ConfigError(f"need a name of a-z, 0-9 and _, a letter first, was {name!r}")
     folder = Path(name)
@@ -39,8 +42,10 @@ def new(
         folder.mkdir()
     except FileExistsError:
         raise ConfigError(f"{folder}: need a new folder, was an existing one") from None
-    for template in sorted((_TEMPLATES / kind).glob("*.*")):
-        path = folder / _named(template.name, name)
+    templates = _TEMPLATES / kind
+    for template in sorted(path for path in templates.rglob("*") if path.suffix in _SUFFIXES):
+        path = folder / _named(str(template.relative_to(templates)), name)
+        path.parent.mkdir(exist_ok=True)
         path.write_text(_named(template.read_text(encoding="utf-8"), name), encoding="utf-8")
         console().print(f"wrote {path}", markup=False, soft_wrap=True)
 

@@ -39,8 +39,8 @@ class CapabilityContract:
     actions : sequence of Action
         Actions of its kind. The first has to be possible in the run of :meth:`inputs`; all of them
         together send each operation of the kind.
-    words : sequence of str
-        The words after ``torchloom`` with which a person requests the first action; empty: its
+    arguments : sequence of str, optional
+        The words after the command with which a person requests the first action; None: the
         command line is not tried.
 
     Examples
@@ -49,7 +49,7 @@ class CapabilityContract:
     >>> from torchloom_core.testing import CapabilityContract
     >>> class TestDump(CapabilityContract):
     ...     actions = (CollectDump(worker="g0-0"),)
-    ...     words = ("dump", "g1-0")
+    ...     arguments = ("g1-0",)
     >>> TestDump().test_it_is_carried_out()
     >>> TestDump().test_its_command_proposes_the_action()
     Traceback (most recent call last):
@@ -57,7 +57,7 @@ class CapabilityContract:
     """
 
     actions: ClassVar[Sequence[Action]]
-    words: ClassVar[Sequence[str]] = ()
+    arguments: ClassVar[Sequence[str] | None] = None
 
     def inputs(self) -> Sequence[Input | Telemetry]:
         """Return what a Weaver receives until the first action is possible.
@@ -167,18 +167,20 @@ class CapabilityContract:
             _check_line(_answered(answer, operation), f"answer to {operation}")
 
     def test_its_command_proposes_the_action(self) -> None:
-        """Check that ``words`` request the first action."""
-        if not self.words:
+        """Check that ``arguments`` request the first action."""
+        if self.arguments is None:
             return
         from torchloom_core.cli import weaver_client
         from torchloom_core.cli.app import app
+        from torchloom_core.cli.found_command import verb_of
         from torchloom_core.cli.installed_commands import add_installed
 
-        add_installed(self.words)
+        words = (verb_of(self.name()), *self.arguments)
+        add_installed(words)
         with mock.patch.object(weaver_client, "act") as act:
-            app(self.words, exit_on_error=False, print_error=False, result_action="return_value")
+            app(words, exit_on_error=False, print_error=False, result_action="return_value")
         action = act.call_args.args[2]["action"]
-        text = f"need {self.actions[0]} of {' '.join(self.words)!r}, was {action}"
+        text = f"need {self.actions[0]} of {' '.join(words)!r}, was {action}"
         assert action == self.actions[0], text
 
 

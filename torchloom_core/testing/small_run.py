@@ -22,6 +22,12 @@ def hellos(actuators: Iterable[str]) -> tuple[Hello, ...]:
     """Return three workers that support the ``actuators``, which are verbs of operations.
 
     ``g0-0`` and ``g1-0`` train on ``n0`` and ``n1``; ``s-0`` is a standby on ``n2``.
+
+    Examples
+    --------
+    >>> from torchloom_core.testing import hellos
+    >>> [(hello.worker, hello.node, hello.state) for hello in hellos(["dump"])]
+    [('g0-0', 'n0', 'training'), ('g1-0', 'n1', 'training'), ('s-0', 'n2', 'standby')]
     """
     return tuple(
         Hello(

@@ -47,10 +47,10 @@ EXAMPLES = {
 }
 """An action of each kind that :func:`example` cannot make."""
 
-WORDS = {
-    "evict": ("evict", "a", "--then", "replace"),
-    "probe": ("probe", "x-0", "y-0"),
-    "rewind": ("rewind", "--skip", "3"),
+ARGUMENTS = {
+    "evict": ("a", "--then", "replace"),
+    "probe": ("x-0", "y-0"),
+    "rewind": ("--skip", "3"),
     **dict.fromkeys(("landscape", "preview")),
 }
 """The words that request the example, unless they are its fields; None: not by one request."""
@@ -68,13 +68,12 @@ def example(name):
     return action_type(name)(**{field: places.get(field, "a text") for field in needed})
 
 
-def words(name):
-    """Return the words of a command line that requests the example, or None."""
-    if name in WORDS or find_part(name, "command") is None:
-        return WORDS.get(name)
+def arguments(name):
+    """Return the arguments of the command that requests the example; None if there is none."""
+    if name in ARGUMENTS or find_part(name, "command") is None:
+        return ARGUMENTS.get(name)
     fields = msgspec.structs.fields(type(example(name)))
-    values = (getattr(example(name), field.name) for field in fields if field.required)
-    return (name.replace("_", "-"), *values)
+    return tuple(getattr(example(name), field.name) for field in fields if field.required)
 
 
 def inputs(name):
@@ -104,7 +103,7 @@ for _name in installed():
         (CapabilityContract,),
         {
             "actions": (example(_name),),
-            "words": words(_name) or (),
+            "arguments": arguments(_name),
             "inputs": lambda self: inputs(self.name()),
         },
     )
