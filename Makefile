@@ -34,16 +34,19 @@ demo: $(READY)
 test: $(READY)
 	$(BIN)/python $(PYTEST) -m "not long and not slow" --hypothesis-profile some
 
-# The demo, the page in a browser and the slow examples in docs, as CI runs them after `make test`.
+# The demo, the page in a browser, the slow examples in docs and a third-party capability in a run,
+# as CI runs them after `make test`.
 page: $(READY)
-	$(BIN)/python -m pytest $(PYTEST_ARGS) -m "long or slow" tests/integration/test_demo.py tests/browser tests/docs
+	$(BIN)/python -m pytest $(PYTEST_ARGS) -m "long or slow" tests/integration/test_demo.py \
+		tests/packaging/test_third_party.py tests/browser tests/docs
 
 # All that `make test` leaves out, in half an hour; a job of its own in the workflow.
 # Real runs come first, no more at once than there are cores: groups that wait for one fail steps
 # that the tests want whole. Then what computes, as each benchmark once, of a small size.
 long: WORKERS = $(shell getconf _NPROCESSORS_ONLN)
 long: page
-	$(BIN)/python $(PYTEST) -m long --ignore tests/browser --deselect tests/integration/test_demo.py
+	$(BIN)/python $(PYTEST) -m long --ignore tests/browser --deselect tests/integration/test_demo.py \
+		--deselect tests/packaging/test_third_party.py
 	$(BIN)/python $(PYTEST) -m slow --hypothesis-profile some
 
 # In under a minute: what needs no process and computes little.

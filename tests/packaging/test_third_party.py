@@ -1,7 +1,8 @@
-"""A third-party package installs beside torchLoom, is discovered, and passes its tests."""
+"""Third-party packages install beside torchLoom, are discovered, and pass their tests."""
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,8 @@ import pytest
 
 pytestmark = pytest.mark.integration
 
-PACKAGE = Path(__file__).parents[2] / "experiments" / "third_party_policy"
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+PACKAGES = ("third_party_policy", "third_party_capability")
 
 FIND = """
 import json
@@ -30,10 +32,11 @@ def run(*command, **kwargs):
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):
-    """Return environment variables with the package on the Python path."""
+    """Return environment variables with the packages on the Python path."""
     target = tmp_path_factory.mktemp("site")
     offline = ("--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check")
-    run(sys.executable, "-m", "pip", "install", "-q", *offline, "--target", target, PACKAGE)
+    packages = [EXPERIMENTS / package for package in PACKAGES]
+    run(sys.executable, "-m", "pip", "install", "-q", *offline, "--target", target, *packages)
     paths = [str(target), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
@@ -47,16 +50,17 @@ def test_the_installed_policy_is_discovered_by_its_entry_point(installed, tmp_pa
     assert "limit_celsius" in options
 
 
-def test_the_packages_tests_pass_against_the_installed_copy(installed, tmp_path):
-    output = run(
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        PACKAGE / "tests",
-        env=installed,
-        cwd=tmp_path,
-    )
-    assert "12 passed" in output
+@pytest.mark.parametrize(
+    ("tests", "count"),
+    [
+        ("third_party_policy/tests", 12),
+        ("third_party_capability/tests/test_flush.py", 31),
+        pytest.param(
+            "third_party_capability/tests/test_in_a_run.py", 2, marks=pytest.mark.long, id="run"
+        ),
+    ],
+)
+def test_a_packages_tests_pass_against_the_installed_copy(tests, count, installed, tmp_path):
+    command = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", EXPERIMENTS / tests)
+    output = run(*command, env=installed, cwd=tmp_path)
+    assert re.search(rf"\b{count} passed", output), output

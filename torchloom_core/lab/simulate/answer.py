@@ -6,7 +6,8 @@ from functools import cache
 from typing import Any
 
 from torchloom_core.lab.simulate.model import FleetModel
-from torchloom_core.wire.capabilities import find_part
+from torchloom_core.wire.capabilities import find_part, installed
+from torchloom_core.wire.operations import Operation
 
 OfGroup = Callable[[FleetModel, str], str]
 """``(model, group)`` does an operation for a replica group; returns "" or why it was not done."""
@@ -28,8 +29,8 @@ class FleetAnswer:
     called when the Weaver has carried out the action without commands.
     """
 
-    of_group: Mapping[type, OfGroup] = field(default_factory=dict)
-    of_run: Mapping[type, OfRun] = field(default_factory=dict)
+    of_group: Mapping[type[Any], OfGroup] = field(default_factory=dict)
+    of_run: Mapping[type[Any], OfRun] = field(default_factory=dict)
     done: Callable[[FleetModel, Any], None] = nothing
 
 
@@ -38,3 +39,14 @@ def answer_of(name: str) -> FleetAnswer:
     """Return the answer to a kind of action; without one, its operations are refused."""
     module = find_part(name, "answer")
     return FleetAnswer() if module is None else module.ANSWER
+
+
+@cache
+def brought_verbs() -> tuple[str, ...]:
+    """Return the verbs of answered operations that are in no module of torchLoom's own."""
+    answers = [answer_of(name) for name in installed()]
+    answered = (operation for answer in answers for operation in (*answer.of_group, *answer.of_run))
+    brought = {
+        one.__struct_config__.tag for one in answered if one.__module__ != Operation.__module__
+    }
+    return tuple(sorted(brought))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.interface.arrays import Floats
-from torchloom_core.lab.simulate.answer import answer_of
+from torchloom_core.lab.simulate.answer import answer_of, brought_verbs
 from torchloom_core.lab.simulate.model import INTERVAL_KNOB, FleetModel
 from torchloom_core.lab.simulate.records import FleetEvent, Member
 from torchloom_core.live.fleet.sample_table import SampleTable
@@ -22,7 +22,7 @@ from torchloom_core.wire.messages import Exit, Hello, WorkerState
 from torchloom_core.wire.operations import Operation
 
 ACTUATORS = ("drain", "pause", "resume", "set_knob", "checkpoint", "join")
-"""The verbs that every worker supports."""
+"""The verbs that every worker supports, beside those that other packages bring."""
 
 _OVER = ("left", "gone")
 _SAVING_EVENTS = ("committed", "restarted")
@@ -59,10 +59,7 @@ class SimulatedWorkers:
     def messages(
         self, fleet_events: Sequence[FleetEvent], now_ns: int
     ) -> list[tuple[int, WorkerMessage]]:
-        """Return exits, hellos and state changes, with the times of their arrival.
-
-        An exit arrives when it happens, the rest at ``now_ns``.
-        """
+        """Return exits at their own times, and hellos and states, which arrive at ``now_ns``."""
         for fleet_event in fleet_events:
             if fleet_event.kind in _SAVING_EVENTS:
                 self._saved_ns = fleet_event.ts_ns
@@ -129,7 +126,7 @@ class SimulatedWorkers:
             state=cast(WorkerState, member.state),
             knobs=(INTERVAL_KNOB,),
             values={INTERVAL_KNOB.name: self._model.checkpoint_interval_s},
-            actuators=ACTUATORS,
+            actuators=(*ACTUATORS, *brought_verbs()),
             ts_ns=now_ns,
         )
 
