@@ -44,6 +44,6 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
     shard: Rank = 0
     generation: Count = 0
 
-    def seat(self) -> tuple[Any, ...]:
+    def position(self) -> tuple[Any, ...]:
         """Return what one process of a worker keeps within a generation: all but node and rack."""
         return (self.role, self.group, self.stage, self.shard, self.rank, self.generation)

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable
-from typing import Protocol, TypeVar
 
 from nats.aio.msg import Msg
 
@@ -36,17 +35,7 @@ _VIEWS = {"per_s": 20.0, "bytes_per_s": 1e6, "rest_s": 16.0}
 Receive = Callable[[Telemetry | WorkerEvent | Ack | LighthouseView, int], bool]
 Malformed = Callable[[str, str], None]
 
-
-class _FromWorker(Protocol):
-    @property
-    def run(self) -> str: ...
-    @property
-    def worker(self) -> str: ...
-    @property
-    def incarnation(self) -> int: ...
-
-
-_M = TypeVar("_M", bound=_FromWorker)
+_FromWorker = Telemetry | WorkerEvent | Ack
 
 
 class Inlet:
@@ -91,18 +80,16 @@ class Inlet:
     def take_view(self, msg: Msg) -> None:
         """Take a view of the lighthouse."""
         ts_recv_ns = self._clock.now_ns()
-        if not self._views.takes(msg.subject, ts_recv_ns, len(msg.data)):
-            self.reject(msg.subject, "its sender sends more than it may")
-            return
         try:
+            _admit(msg, self._views, ts_recv_ns)
             view = decode_json(LighthouseView, msg.data, "view of a lighthouse")
         except MessageError as error:
             self.reject(msg.subject, str(error))
             return
-        if view.run != self._run:
+        if view.run == self._run:
+            self._receive(view, ts_recv_ns)
+        else:
             self.reject(msg.subject, f"need the run of the subject, was {view.run!r}")
-            return
-        self._receive(view, ts_recv_ns)
 
     def reject(self, subject: str, reason: str) -> None:
         """Count a malformed message, and log it, rate-limited by subject."""
@@ -113,51 +100,50 @@ class Inlet:
         self,
         msg: Msg,
         prefix: str,
-        decode: Callable[[bytes], _M],
+        decode: Callable[[bytes], _FromWorker],
         allowed: Quota,
         delivered_before: bool = False,
     ) -> bool:
         ts_recv_ns = self._clock.now_ns()
-        if not allowed.takes(msg.subject, ts_recv_ns, len(msg.data)):
-            self.reject(msg.subject, "its sender sends more than it may")
-            return True
-        if len(msg.data) > MAX_MESSAGE_BYTES:
-            self.reject(msg.subject, f"need at most {MAX_MESSAGE_BYTES} bytes, was {len(msg.data)}")
-            return True
         try:
+            _admit(msg, allowed, ts_recv_ns)
             message = decode(msg.data)
+            self._check(message, prefix, msg.subject)
         except MessageError as error:
             self.reject(msg.subject, str(error))
             return True
-        if (
-            message.run != self._run
-            or f"{prefix}{message.worker}.{message.incarnation}" != msg.subject
-        ):
-            was = f"{message.run!r}, {message.worker!r}, {message.incarnation}"
-            need = "need the run, worker and incarnation of the subject"
-            self.reject(msg.subject, f"{need}, was {was}")
-            return True
-        if isinstance(message, Hello) and (moved := self._moved(message)):
-            self.reject(msg.subject, moved)
-            return True
         if isinstance(message, Hello) and delivered_before:
             return True
-        return self._receive(message, ts_recv_ns)  # type: ignore[arg-type]
+        return self._receive(message, ts_recv_ns)
 
-    def _moved(self, hello: Hello) -> str:
-        """Return why a process may not say that it sits elsewhere now, or an empty string.
+    def _check(self, message: _FromWorker, prefix: str, subject: str) -> None:
+        """Raise MessageError unless the subject is the message's, and a hello moves no process.
 
         The server verifies the worker's id alone: so one process keeps its first placement until
         a later generation.
         """
-        incarnation, first = self._placed.get(hello.worker, (-1, hello))
-        if incarnation != hello.incarnation or hello.generation > first.generation:
-            self._placed[hello.worker] = hello.incarnation, hello
-            return ""
-        if hello.seat() == first.seat():
-            return ""
-        seats = (
-            f"{one.role} {one.group}-{one.rank}, stage {one.stage}, shard {one.shard}"
-            for one in (first, hello)
-        )
-        return "need the placement of its first hello, {}, was {}".format(*seats)
+        name, incarnation = message.worker, message.incarnation
+        if message.run != self._run or f"{prefix}{name}.{incarnation}" != subject:
+            need = "need the run, worker and incarnation of the subject"
+            raise MessageError(f"{need}, was {message.run!r}, {name!r}, {incarnation}")
+        if not isinstance(message, Hello):
+            return
+        before, first = self._placed.get(name, (-1, message))
+        if before != incarnation or message.generation > first.generation:
+            self._placed[name] = incarnation, message
+        elif message.position() != first.position():
+            positions = (
+                f"{one.role} {one.group}-{one.rank}, stage {one.stage}, shard {one.shard}"
+                for one in (first, message)
+            )
+            raise MessageError(
+                "need the placement of its first hello, {}, was {}".format(*positions)
+            )
+
+
+def _admit(msg: Msg, allowed: Quota, ts_recv_ns: int) -> None:
+    """Raise MessageError if the message is too large, or one too many of its sender."""
+    if not allowed.takes(msg.subject, ts_recv_ns, len(msg.data)):
+        raise MessageError("its sender sends more than it may")
+    if len(msg.data) > MAX_MESSAGE_BYTES:
+        raise MessageError(f"need at most {MAX_MESSAGE_BYTES} bytes, was {len(msg.data)}")

@@ -26,29 +26,14 @@ _AFTER_ALL_NS = 2**63 - 1
 
 
 class _Span(NamedTuple):
-    """Half open, nanoseconds."""
+    """Half open, nanoseconds; for an outage and the service before, whether its fault is shown."""
 
     from_ns: int
     until_ns: int
+    shown: bool = False
 
 
 _ALWAYS = _Span(_BEFORE_ALL_NS, _AFTER_ALL_NS)
-
-
-class _Outage(NamedTuple):
-    """Half open, nanoseconds, and whether its fault is shown."""
-
-    from_ns: int
-    until_ns: int
-    shown: bool
-
-
-class _Incarnation(NamedTuple):
-    """Half open, nanoseconds, and whether a shown fault ended it."""
-
-    from_ns: int
-    until_ns: int
-    failed: bool
 
 
 def roster(
@@ -65,17 +50,12 @@ def roster(
     Faults known before the start come first. A message at ``ts_ns`` depends only on what was
     available then; a fault carries its ``t_event``.
 
-    Parameters
-    ----------
-    repair_s : float
-        Shortest outage after a fatal fault with an unknown end, seconds: see
-        :mod:`torchloom_core.lab.trace.feed.silences`. It does not apply to a fault that follows the
-        job.
-    shows : callable
-        Whether an event appears as a fault; an outage by another event is an expected exit.
+    A fatal fault with an unknown end lasts ``repair_s`` at least, unless it follows the job: see
+    :mod:`torchloom_core.lab.trace.feed.silences`. ``shows`` is whether an event appears as a fault;
+    an outage by another event is an expected exit.
     """
     messages: list[tuple[int, Message]] = []
-    outages: dict[int, list[_Outage]] = {}
+    outages: dict[int, list[_Span]] = {}
     events = events_with_ends(bundle, watched, repair_s)
     for event in sorted(events, key=lambda event: (event.t_avail, event.t_event)):
         rows, shown = watched.rows_of(event.component), shows(event)
@@ -131,46 +111,46 @@ def _faults(event: Event, rows: Sequence[int], watched: Watched) -> Iterator[Nod
         )
 
 
-def _outage(event: Event, repair_s: float, *, shown: bool) -> _Outage:
+def _outage(event: Event, repair_s: float, *, shown: bool) -> _Span:
     until_ns = event.t_resolved
     if until_ns is None:
         away_ns = 0 if event.follows == "job" else round(repair_s * SECOND_NS)
         until_ns = event.t_event + away_ns
-    return _Outage(event.t_avail, max(event.t_avail, until_ns), shown)
+    return _Span(event.t_avail, max(event.t_avail, until_ns), shown)
 
 
-def _incarnations(presence: _Span, outages: Iterable[_Outage]) -> Iterator[_Incarnation]:
+def _incarnations(presence: _Span, outages: Iterable[_Span]) -> Iterator[_Span]:
     """Yield the time in service of a component between outages, which are sorted by start."""
     from_ns = presence.from_ns
     for outage in outages:
         if outage.from_ns > presence.until_ns:
             break
         if from_ns < outage.from_ns:
-            yield _Incarnation(from_ns, outage.from_ns, failed=outage.shown)
+            yield _Span(from_ns, outage.from_ns, outage.shown)
         from_ns = max(from_ns, outage.until_ns)
     if from_ns < presence.until_ns:
-        yield _Incarnation(from_ns, presence.until_ns, failed=False)
+        yield _Span(from_ns, presence.until_ns)
 
 
 def _messages(
-    hello: Hello, incarnation: _Incarnation, ranks: "_Ranks", row: int, start_ns: int
+    hello: Hello, incarnation: _Span, ranks: "_Ranks", row: int, start_ns: int
 ) -> Iterator[tuple[int, Message]]:
     from_ns, until_ns = max(incarnation.from_ns, start_ns), incarnation.until_ns
-    for ts_ns, seat in ranks.of(row, hello.worker, _Span(from_ns, until_ns)):
-        yield ts_ns, replace(hello, **seat, ts_ns=ts_ns)
+    for ts_ns, position in ranks.of(row, hello.worker, _Span(from_ns, until_ns)):
+        yield ts_ns, replace(hello, **position, ts_ns=ts_ns)
     if until_ns != _AFTER_ALL_NS:
         exit_ = Exit(
             run=hello.run,
             worker=hello.worker,
             incarnation=hello.incarnation,
             status=None,
-            expected=not incarnation.failed,
+            expected=not incarnation.shown,
             ts_ns=until_ns,
         )
         yield until_ns, exit_
 
 
-_SEAT = ("group", "rank", "role", "stage", "shard", "generation")
+_POSITION = ("group", "rank", "role", "stage", "shard", "generation")
 """What a worker of a trace has of its placement; node and rack are the component's."""
 
 
@@ -197,13 +177,13 @@ class _Ranks:
         inside = {edge for edge in edges if edge is not None and edge < span.until_ns}
         for ts_ns in sorted({span.from_ns, *(edge for edge in inside if edge > span.from_ns)}):
             place = next((place for place in places if _sits(place, ts_ns)), None)
-            now = {"group": alone, "rank": 0} if place is None else self._seat(place)
+            now = {"group": alone, "rank": 0} if place is None else self._position(place)
             if now != last:
                 yield ts_ns, now
             last = now
 
-    def _seat(self, place: Placement) -> dict[str, Any]:
-        named = {name: getattr(place, name) for name in _SEAT}
+    def _position(self, place: Placement) -> dict[str, Any]:
+        named = {name: getattr(place, name) for name in _POSITION}
         return named if self._one_job else named | {"group": f"{place.job}/{place.group}"}
 
 
