@@ -77,12 +77,10 @@ class AnomalyPredictor:
         """Options of ``[predictors.anomaly]``."""
 
         method: Literal["pca", "forest"] = "pca"
-        """See the class."""
         metrics: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)] = (
             "gpu_temp_celsius",
             "gpu_power_watts",
         )
-        """Metrics to read."""
         spans_s: tuple[Positive, ...] = (900.0, 3600.0)
         """Spans over which each metric is aggregated, seconds."""
         max_rows: Annotated[int, msgspec.Meta(ge=100)] = 50_000
@@ -90,14 +88,12 @@ class AnomalyPredictor:
         explained: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 0.9
         """Share of the variance that the components explain."""
         trees: Annotated[int, msgspec.Meta(ge=1)] = 100
-        """Number of trees."""
         rare: Annotated[float, msgspec.Meta(gt=0, lt=0.5)] = 0.01
         """The share of worker moments whose probability is above 1/2."""
         seed: Annotated[int, msgspec.Meta(ge=0)] = 0
         """Of the sample and of the forest."""
         horizon_s: Positive = 3600.0
         every_s: Positive = 300.0
-        """Horizon of the probability, and forecast interval, seconds."""
 
     def __init__(self, options: Options) -> None:
         self._options = options

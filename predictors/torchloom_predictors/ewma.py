@@ -47,7 +47,6 @@ class EwmaPredictor:
         """Prior probability of a failure within ``horizon_s``."""
         horizon_s: Positive = 300.0
         every_s: Positive = 5.0
-        """Horizon of the probability, and forecast interval, seconds."""
 
     def __init__(self, options: Options) -> None:
         self._options = options

@@ -93,7 +93,6 @@ class FaultHistoryPredictor(GatheredLearner):
         """Most healthy moments of workers to learn from."""
         horizon_s: Positive = 3600.0
         every_s: Positive = 60.0
-        """Horizon of the probability, and forecast interval, seconds."""
 
     def __init__(self, options: Options) -> None:
         self._max_healthy = options.max_healthy

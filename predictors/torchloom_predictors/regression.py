@@ -27,10 +27,8 @@ def signed_log(numbers: Floats) -> Floats:
 class Regression(NamedTuple):
     """A regression on standardised columns, with indicator columns for unknown values.
 
-    Attributes
-    ----------
-    mean, spread, coefficients : (columns + flags,) float64
-    intercept : (1,) float64
+    ``median`` replaces unknown values, 0 for a column without values; ``flagged`` are the columns
+    with unknown values in training.
     """
 
     median: Floats

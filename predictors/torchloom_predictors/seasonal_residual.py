@@ -73,7 +73,6 @@ class SeasonalResidualPredictor:
             "gpu_temp_celsius",
             "gpu_power_watts",
         )
-        """Metrics to read."""
         seasons_s: tuple[Positive, ...] = (86_400.0,)
         """Lengths of the seasons, seconds; a week needs several weeks of examples."""
         step_s: Positive = 900.0
@@ -88,7 +87,6 @@ class SeasonalResidualPredictor:
         """The share of worker moments whose probability is above 1/2."""
         horizon_s: Positive = 3600.0
         every_s: Positive = 300.0
-        """Horizon of the probability, and forecast interval, seconds."""
 
     def __init__(self, options: Options) -> None:
         self._options = options

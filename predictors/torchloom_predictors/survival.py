@@ -102,7 +102,6 @@ class SurvivalPredictor:
         """Of the sample."""
         horizon_s: Positive = 3600.0
         every_s: Positive = 60.0
-        """Horizon of the probability, and forecast interval, seconds."""
 
     def __init__(self, options: Options) -> None:
         self._options = options

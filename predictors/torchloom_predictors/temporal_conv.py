@@ -89,7 +89,6 @@ class TemporalConvPredictor:
             "gpu_temp_celsius",
             "gpu_power_watts",
         )
-        """Metrics to read."""
         window_s: Positive = 3600.0
         """Length of the window, seconds."""
         step_s: Positive = 60.0
@@ -102,7 +101,6 @@ class TemporalConvPredictor:
         """Of the sample, the initial weights and the order."""
         horizon_s: Positive = 3600.0
         every_s: Positive = 60.0
-        """Horizon of the probability, and forecast interval, seconds."""
 
     def __init__(self, options: Options) -> None:
         # Imported here, as it takes seconds that only a run with this predictor should pay.

@@ -113,7 +113,6 @@ class ThresholdRulesPredictor:
         """The rules; the defaults are for NVIDIA GPUs."""
         horizon_s: Positive = 3600.0
         every_s: Positive = 60.0
-        """Horizon of the probability, and forecast interval, seconds."""
 
     def __init__(self, options: Options) -> None:
         self._rules = options.rules

@@ -46,7 +46,6 @@ class TrendPredictor:
         """Length of the past for the line, seconds, and least samples in it."""
         horizon_s: Positive = 120.0
         every_s: Positive = 5.0
-        """Horizon of the probability, and forecast interval, seconds."""
 
     def __init__(self, options: Options) -> None:
         # Imported here, as it takes a second that only a run with this predictor should pay.
@@ -69,7 +68,10 @@ class TrendPredictor:
         judged &= np.count_nonzero(~np.isnan(past), axis=1) >= options.min_samples
         over = judged & (newest >= options.level)
         probability = np.where(judged, over.astype(float), np.nan)
-        why = {row: self._crossed(newest[row]) for row in np.flatnonzero(over).tolist()}
+        why = {
+            row: f"{options.metric} was {newest[row]:.6g}, not below {options.level:g}"
+            for row in np.flatnonzero(over).tolist()
+        }
         rows = np.flatnonzero(judged & ~over)
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             rising = rows[_may_reach(past[rows], seconds, options.horizon_s, options.level)]
@@ -87,9 +89,6 @@ class TrendPredictor:
         above = float(ahead.predicted_mean[0]) - self._options.level
         spread = max(float(np.sqrt(ahead.var_pred_mean[0] + line.scale)), sys.float_info.min)
         return 0.5 * math.erfc(-above / spread / math.sqrt(2)), float(line.params[1])
-
-    def _crossed(self, value: float) -> str:
-        return f"{self._options.metric} was {value:.6g}, not below {self._options.level:g}"
 
     def _approaches(self, value: float, slope: float) -> str:
         options = self._options

@@ -6,18 +6,18 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
+from torchloom_core.lab.evaluate.allreduce.workload import workload_of
 
 from tests.simulate.links import write_links
 from torchloom_core.config.schema import Allreduce, AllreduceMode, Arbiter, Config
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.lab.evaluate.allreduce.simulated_trainers import SimulatedTrainers
-from torchloom_core.lab.evaluate.allreduce.workload import workload_of
 from torchloom_core.lab.evaluate.closed_loop import ClosedLoop
 from torchloom_core.lab.evaluate.goodput.episode import rng
 from torchloom_core.lab.simulate.allreduce_run import AllreduceRun
 from torchloom_core.lab.simulate.links import links_of
 from torchloom_core.lab.trace.bundle.bundle import Bundle
-from torchloom_core.lab.trace.synthetic.bandwidth import BandwidthParameters, synthesize_bandwidth
+from torchloom_core.lab.trace.synthetic.trace import BandwidthParameters, synthesize_bandwidth
 from torchloom_core.live.kernel.plugins.host import ActivePlugins, ActivePolicy
 from torchloom_core.plugin import (
     ChangeKnob,

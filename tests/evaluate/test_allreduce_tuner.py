@@ -5,6 +5,8 @@ import math
 import msgspec
 import numpy as np
 import pytest
+from torchloom_core.lab.evaluate.allreduce.workload import workload_of
+from torchloom_core.lab.evaluate.installed import installed
 
 from tests.evaluate.test_allreduce_loop import Slower, until
 from torchloom_core.config.schema import ActionRule, Allreduce, AllreduceMode, Arbiter, Config
@@ -13,17 +15,15 @@ from torchloom_core.lab.activation.activation import activate
 from torchloom_core.lab.evaluate.allreduce import Setting, candidate, run_study
 from torchloom_core.lab.evaluate.allreduce.run import kernel_config
 from torchloom_core.lab.evaluate.allreduce.simulated_trainers import SimulatedTrainers
-from torchloom_core.lab.evaluate.allreduce.workload import workload_of
 from torchloom_core.lab.evaluate.allreduce_results import AllreduceRunResult
 from torchloom_core.lab.evaluate.closed_loop import ClosedLoop
 from torchloom_core.lab.evaluate.goodput.episode import rng
-from torchloom_core.lab.evaluate.installed import installed
 from torchloom_core.lab.evaluate.parallel import Workforce
 from torchloom_core.lab.evaluate.run_cache import RunCache
 from torchloom_core.lab.simulate.allreduce_run import AllreduceRun
 from torchloom_core.lab.simulate.links import links_of
 from torchloom_core.lab.trace.bundle.bundle import Bundle
-from torchloom_core.lab.trace.synthetic.bandwidth import BandwidthParameters, synthesize_bandwidth
+from torchloom_core.lab.trace.synthetic.trace import BandwidthParameters, synthesize_bandwidth
 
 RANKS = 4
 LEVELS = (10_000.0, 1000.0, 200.0, 50.0, 1000.0)

@@ -109,17 +109,6 @@ def test_other_keys_beside_a_model_are_refused(folder, line, problem):
     assert str(error.value).startswith(problem)
 
 
-def test_a_model_that_is_not_there_is_refused(tmp_path):
-    with pytest.raises(ModelError) as error:
-        start(f"[predictors.heat]\nmodel = '{tmp_path}/none.tlmodel'\n")
-    assert str(error.value) == f"{tmp_path}/none.tlmodel: need a model, was nothing"
-
-
-def test_the_model_of_another_predictor_is_refused(folder):
-    with pytest.raises(ModelError, match="need a model of heat, was one of 'blind'"):
-        start(f"[predictors.heat]\nmodel = '{folder}/blind.tlmodel'\n")
-
-
 def models(folder, policy):
     return (
         f"[predictors.heat]\nmodel = '{folder}/heat.tlmodel'\n"
@@ -187,10 +176,6 @@ def test_a_model_that_reads_what_knows_the_future_is_refused_in_one_line(folder,
     text = old_card(folder, tmp_path, flags=("leaky_column: heat: its first value",))
     with pytest.raises(ConfigError, match=r"old\.tlmodel: Refused: it reads leaky columns: heat"):
         start(text)
-
-
-def test_a_policy_that_wants_none_takes_it(folder):
-    assert [p.name for p in start(models(folder, "trusting")).policies] == ["trusting"]
 
 
 def test_a_predictor_without_a_model_has_no_card_and_passes():

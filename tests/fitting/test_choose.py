@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.evaluate.disks import DAY_NS, bundle_of
-from tests.evaluate.traces import drain, event, write_bundle
+from tests.evaluate.disks import DAY_NS
+from tests.evaluate.traces import write_bundle
 from tests.fitting.plugins import Blind, Heat, info, warm
 from torchloom_core.floor.errors import ConfigError, TraceError
 from torchloom_core.lab.activation.discovery import discover
@@ -17,27 +17,6 @@ from torchloom_core.lab.learning.card import to_markdown
 
 pytestmark = pytest.mark.slow
 HORIZON = {"horizon_s": 86_400.0}
-
-
-def test_an_earlier_part_has_nothing_that_became_known_later(tmp_path):
-    bundle, _ = bundle_of(tmp_path / "disks.tltrace", 0)
-    end_ns = bundle.manifest.start_ns + 60 * DAY_NS
-    part = EarlierPart(bundle, end_ns)
-    assert part.manifest.end_ns == end_ns
-    assert 0 < len(part.events()) < len(bundle.events())
-    assert max(one.t_avail for one in part.events()) < end_ns
-    came = [at for table in part.telemetry() for at in table["t_avail"].to_pylist()]
-    assert max(came) < end_ns
-    assert part.metrics == bundle.metrics
-
-
-def test_an_end_that_is_not_known_yet_is_none(tmp_path):
-    whole = write_bundle(tmp_path / "t.tltrace", days=4, nodes=2, rate=0.0)[0]
-    whole.events = lambda: (event("n00000", 10, 40),)
-    whole.actions = lambda: (drain("n00000", 5, 50),)
-    part = EarlierPart(whole, 30 * DAY_NS // 24)
-    assert part.events()[0].t_resolved is None
-    assert part.actions()[0].t_end is None
 
 
 def test_all_that_learns_is_tried_with_and_without_telemetry():

@@ -352,47 +352,10 @@ def test_a_detection_is_fitted_without_the_current_events(bundle, settings):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("until_day", "problem"),
-    [
-        (0, "need --until within the 120 days of the trace, "),
-        (120, "need --until within the 120 days of the trace, "),
-        (-3, "need --until within the 120 days of the trace, "),
-        (
-            7,
-            "need two horizons and four moments before --until, 8 d with a "
-            "horizon of 2 d, was 7 d: use --option horizon_s=129600 or less, or --until from 8d to "
-            "117d, or a longer trace",
-        ),
-        (
-            118,
-            "need a horizon and a moment after --until, 3 d with a horizon "
-            "of 2 d, was 2 d: use --option horizon_s=86400 or less, or --until from 8d to 117d, or "
-            "a longer trace",
-        ),
-    ],
-)
-def test_an_end_that_leaves_too_little_time_is_refused(bundle, settings, until_day, problem):
-    changed = replace(settings, until_ns=until_day * DAY_NS)
-    with pytest.raises(TraceError) as error:
-        fit(bundle, info(Heat), {}, changed)
-    assert problem in one_line(error)
-
-
-@pytest.mark.slow
 def test_an_empty_trace_is_refused(tmp_path, settings):
     empty, _ = write_bundle(tmp_path / "e.tltrace", nodes=0)
     with pytest.raises(TraceError, match="need a component to watch, was none"):
         fit(empty, info(Blind), {}, settings)
-
-
-@pytest.mark.slow
-def test_no_failure_to_learn_from_is_the_learners_refusal(tmp_path, settings, baselines):
-    quiet, _ = write_bundle(tmp_path / "q.tltrace", rate=0.0, nodes=3)
-    (boosting,) = (plugin for plugin in discover() if plugin.name == "boosting")
-    with pytest.raises(PluginError) as error:
-        fit(quiet, boosting, {"horizon_s": 172_800.0}, settings, baselines=baselines)
-    assert "boosting: need a failure to learn from, was none in" in one_line(error)
 
 
 def some_days(path, *events):

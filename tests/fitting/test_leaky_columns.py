@@ -10,7 +10,7 @@ from tests.evaluate.disks import DAY_NS, bundle_of
 from tests.evaluate.hindsight import disks as fleet_of_disks
 from tests.evaluate.traces import task, write_bundle
 from tests.fitting.plugins import Heat, info
-from torchloom_core.floor.errors import PluginError, TraceError
+from torchloom_core.floor.errors import PluginError
 from torchloom_core.lab.activation.discovery import discover
 from torchloom_core.lab.evaluate.forecasts.leaks import find_leaky_inputs
 from torchloom_core.lab.fitting.fit import fit
@@ -155,14 +155,6 @@ def test_without_telemetry_a_metric_that_is_named_knows_nothing(tmp_path):
     bare, _ = write_bundle(tmp_path / "bare.tltrace", rate=0.03)
     plugin, paced = Heat(Heat.Options(metrics=("heat",))), {"tick_s": 86_400.0, "every_s": 86_400.0}
     assert find_leaky_inputs(bare, plugin.needs, task(24), **paced) == ()
-
-
-def test_a_name_that_is_no_metric_is_refused_in_one_line(disks):
-    with pytest.raises(
-        TraceError,
-        match=r"need a metric, attribute or kind of event .*, was 'lenght'; did you mean length",
-    ):
-        fitted(disks, ["length"], known_before=["lenght"])
 
 
 @pytest.fixture(scope="module")

@@ -152,12 +152,6 @@ def test_before_fitting_there_is_no_forecast():
     assert np.isnan(predictor().forecast(warming()[0].view).probability).all()
 
 
-def test_a_model_of_other_options_is_refused(fitted):
-    message = r"boosting.json: need the \d+ features of the options, was \d+ of other"
-    with pytest.raises(ModelError, match=message):
-        predictor(spans_s=(5.0, 2.0)).restore(fitted.parts())
-
-
 def test_a_model_of_the_other_library_is_refused(fitted, library):
     other, part = {
         "scikit-learn": ("lightgbm", "boosting.txt"),

@@ -2,9 +2,8 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
-from sklearn.metrics import average_precision_score
 
-from tests.predictors.warming_fleet import HORIZON, one_hot, warming
+from tests.predictors.warming_fleet import HORIZON, warming
 from torchloom_core.lab.learning import estimator_bytes
 from torchloom_core.plugin import Example, ModelError
 from torchloom_core.testing import LearnerContract, view_of
@@ -31,22 +30,6 @@ def fitted():
     return learner
 
 
-def test_it_finds_what_warns_and_its_probabilities_come_true(fitted):
-    later = warming(seed=1)
-    predicted = np.concatenate([fitted.forecast(e.view).probability for e in later])
-    true = np.concatenate([e.outcome for e in later])
-    assert average_precision_score(true, predicted) > 10 * true.mean()
-    assert predicted.mean() == pytest.approx(true.mean(), rel=0.3)
-
-
-def test_a_sample_of_the_healthy_keeps_the_prior():
-    sampled = predictor(max_healthy=500)
-    sampled.fit(warming())
-    later = warming(seed=1)
-    predicted = np.mean([sampled.forecast(e.view).probability for e in later])
-    assert predicted == pytest.approx(np.mean([e.outcome for e in later]), rel=0.5)
-
-
 def test_where_all_trees_are_sure_it_is_certain_and_no_number_is_lost():
     calm, hot = np.full((20, 10), 60.0), np.full((20, 10), 90.0)
     ill = np.arange(20) < 5
@@ -66,12 +49,6 @@ def test_the_odds_are_those_of_scikit_learn_to_the_bit(fitted):
     with np.errstate(divide="ignore"):
         wanted = np.log(wanted[:, 1]) - np.log(wanted[:, 0])
     assert np.array_equal(fitted.log_odds(fitted._trees, rows), wanted)
-
-
-def test_the_reason_is_the_feature_without_which_it_would_be_judged_better(fitted):
-    hazard = fitted.forecast(one_hot())
-    assert hazard.probability.argmax() == 3
-    assert "temp" in hazard.why[3]
 
 
 @pytest.mark.parametrize(

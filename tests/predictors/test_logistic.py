@@ -9,10 +9,12 @@ from tests.predictors.warming_fleet import HORIZON, one_hot, warming
 from torchloom_core.lab.learning import Rows
 from torchloom_core.plugin import Example, ModelError
 from torchloom_core.testing import LearnerContract, view_of
+from torchloom_predictors.forest import ForestPredictor
 from torchloom_predictors.logistic import LogisticPredictor
 from torchloom_predictors.one_rule import OneRulePredictor
 
 BOTH = pytest.mark.parametrize("cls", [LogisticPredictor, OneRulePredictor])
+ALL = pytest.mark.parametrize("cls", [LogisticPredictor, OneRulePredictor, ForestPredictor])
 
 
 @pytest.mark.slow
@@ -36,7 +38,7 @@ def learned(cls, **options):
 
 
 @pytest.mark.slow
-@BOTH
+@ALL
 def test_it_finds_what_warns_and_its_probabilities_come_true(cls):
     predictor = learned(cls)
     later = warming(seed=1)
@@ -46,7 +48,7 @@ def test_it_finds_what_warns_and_its_probabilities_come_true(cls):
     assert predicted.mean() == pytest.approx(true.mean(), rel=0.3)
 
 
-@BOTH
+@ALL
 def test_the_reason_is_the_feature_without_which_it_would_be_judged_better(cls):
     hazard = learned(cls).forecast(one_hot())
     assert hazard.probability.argmax() == 3
@@ -87,20 +89,6 @@ def test_one_rule_reads_one_feature_and_no_other():
     others = np.random.default_rng(0).normal(size=rows.shape)
     others[:, best] = rows[:, best]
     np.testing.assert_allclose(predictor._judge(others), predictor._judge(rows))
-
-
-@pytest.mark.slow
-@BOTH
-def test_a_regression_on_other_columns_is_refused(cls):
-    parts = learned(cls, metrics=("temp",)).parts()
-    name = cls.name
-    other = learned(cls).parts()
-    part = f"{name}.safetensors"
-    mixed = {f"{name}.json": other[f"{name}.json"], part: parts[part]}
-    wanted = {"metrics": ("temp", "noise"), "spans_s": (5.0,), "half_lives_s": ()}
-    fresh = cls(cls.Options(**wanted, horizon_s=float(HORIZON), every_s=1.0))
-    with pytest.raises(ModelError, match="need median of shape"):
-        fresh.restore(mixed)
 
 
 def test_a_rule_on_the_greatest_numbers_there_are_is_learned_without_a_warning():

@@ -8,7 +8,7 @@ from torchloom_core.cli.trace_make_commands import bandwidth as command
 from torchloom_core.floor.errors import ConfigError, TraceError
 from torchloom_core.lab.simulate.links import links_of
 from torchloom_core.lab.trace.bundle.bundle import Bundle
-from torchloom_core.lab.trace.synthetic.bandwidth import BandwidthParameters, synthesize_bandwidth
+from torchloom_core.lab.trace.synthetic.trace import BandwidthParameters, synthesize_bandwidth
 from torchloom_core.lab.trace.validation.validate import validate
 
 

@@ -5,8 +5,8 @@ import pytest
 from tests.trace.small import NODES, START_NS, bundle, fault, lines_of
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.lab.trace.bundle.schema import Component
-from torchloom_core.lab.trace.feed.silences import events_with_ends
 from torchloom_core.lab.trace.feed.feed import Feed
+from torchloom_core.lab.trace.feed.silences import events_with_ends
 from torchloom_core.lab.trace.feed.watched import watch
 
 DISKS = (Component(id="a", kind="disk"), Component(id="b", kind="disk"))

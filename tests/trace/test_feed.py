@@ -89,12 +89,6 @@ def test_a_hidden_event_causes_no_fault_and_an_expected_exit(
     ]
 
 
-def test_a_failure_without_an_end_lasts_repair_s(tmp_path):
-    rows = [*NODES, fault(5)]
-    feed = feed_of(bundle(tmp_path / "t.tltrace", rows), tick_s=10, repair_s=30)
-    assert lines_of(feed)[-1] == (35, "hello", "a", 2)
-
-
 def test_a_fault_that_is_not_fatal_is_a_message_and_ends_nothing(tmp_path):
     rows = [*NODES, fault(5, fatal=False)]
     assert lines_of(feed_of(bundle(tmp_path / "t.tltrace", rows), tick_s=10))[2:] == [

@@ -23,8 +23,11 @@ from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.floor.errors import StateError, TraceError
 from torchloom_core.lab.trace.bundle.bundle import Bundle
 from torchloom_core.lab.trace.feed.feed import Feed
-from torchloom_core.lab.trace.recorded.recorded import from_trajectory
-from torchloom_core.lab.trace.recorded.recorded import recorded_incarnation, recorded_inputs
+from torchloom_core.lab.trace.recorded.recorded import (
+    from_trajectory,
+    recorded_incarnation,
+    recorded_inputs,
+)
 from torchloom_core.lab.trace.validation.validate import validate
 from torchloom_core.live.dispatch.policy_guard import RecordedGuard
 from torchloom_core.live.kernel.kernel import Kernel

@@ -727,16 +727,6 @@ def test_numbers_read_as_the_first_years_after_1970_are_warned_of(tmp_path, capl
     assert "numbers are read as ns since 1970; if that is wrong, set times.unit" in line
 
 
-@pytest.mark.parametrize(("unit", "scale"), [("s", 1), ("ms", 1000), ("us", 1_000_000)])
-def test_a_number_is_read_in_its_unit(tmp_path, caplog, unit, scale):
-    events = f"time,component,kind\n{1_700_000_000 * scale},n1,x\n{1_700_000_060 * scale},n1,x\n"
-    bundle = imported(tmp_path, f'[times]\nunit = "{unit}"\n', events=events)
-    assert [event.t_event for event in bundle.events()] == [
-        1_700_000_000 * SECOND_NS, 1_700_000_060 * SECOND_NS,
-    ]  # fmt: skip
-    assert not caplog.messages
-
-
 def test_a_component_that_fails_and_has_no_telemetry_is_named(tmp_path, caplog):
     mapping = '[telemetry]\nfile = "wide.csv"\n'
     events = "time,component,kind\n2026-01-01T00:06:00,n3,x\n2026-01-01T00:07:00,n1,x\n"

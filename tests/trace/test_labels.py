@@ -3,8 +3,7 @@
 from tests.trace.small import NODES, bundle
 from torchloom_core.lab.trace.bundle.schema import Component
 from torchloom_core.lab.trace.feed.feed import Feed
-from torchloom_core.lab.trace.feed.watched import labels_from
-from torchloom_core.lab.trace.feed.watched import watch
+from torchloom_core.lab.trace.feed.watched import labels_from, watch
 from torchloom_core.wire.messages import Hello
 
 

@@ -15,8 +15,7 @@ from torchloom_core.lab.trace.bundle.bundle import Bundle
 from torchloom_core.lab.trace.feed.watched import watch
 from torchloom_core.lab.trace.synthetic.faults import draw_faults
 from torchloom_core.lab.trace.synthetic.parameters import START_NS, Parameters
-from torchloom_core.lab.trace.synthetic.trace import METRICS, tables
-from torchloom_core.lab.trace.synthetic.trace import synthesize
+from torchloom_core.lab.trace.synthetic.trace import METRICS, synthesize, tables
 from torchloom_core.lab.trace.validation.validate import validate
 
 SMALL = Parameters(nodes=20, racks=4, racks_per_feed=2, days=3.0, interval_s=900.0, seed=5)

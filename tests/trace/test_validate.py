@@ -172,17 +172,6 @@ def test_all_faults_are_found_at_once(sound):
     ]
 
 
-def test_a_checksum_that_differs_is_named_with_its_file(sound):
-    edit(sound / EVENTS, 1, severity="high")
-    (found,) = validate(sound).faults
-    assert found.startswith(f"{sound / EVENTS}: need sha256 ")
-
-
-def test_a_file_that_the_manifest_lists_must_be_there(sound):
-    (sound / JOBS).unlink()
-    assert f"{JOBS}: need this file of the manifest, was none" in faults(sound)
-
-
 def test_a_file_that_the_manifest_does_not_list_is_a_warning(tmp_path):
     path = bundle(tmp_path / "b", [fault(2)]).path
     (path / JOBS).touch()

@@ -14,8 +14,7 @@ from tests.trace.small import NODES, START_NS, at, bundle, fault, table
 from torchloom_core.floor.errors import TraceError
 from torchloom_core.lab.trace.bundle.bundle import Bundle
 from torchloom_core.lab.trace.bundle.schema import INPUTS, Component, Exposure
-from torchloom_core.lab.trace.bundle.telemetry_writer import TelemetryWriter
-from torchloom_core.lab.trace.bundle.writer import BundleWriter
+from torchloom_core.lab.trace.bundle.writer import BundleWriter, TelemetryWriter
 
 
 def writer(path: Path, *, end_s: float = 86_400, **changes: object) -> BundleWriter:

@@ -94,7 +94,7 @@ def bandwidth(
     parameters
         TOML file with these and further parameters: jitter, unequal links, sampling interval.
     """
-    from torchloom_core.lab.trace.synthetic.bandwidth import (
+    from torchloom_core.lab.trace.synthetic.trace import (
         BandwidthParameters,
         synthesize_bandwidth,
     )

@@ -2,7 +2,7 @@
 
 import logging
 import resource
-from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -135,24 +135,25 @@ def without_room(
     is taken first.
     """
     may_take = int(_SHARE * free_bytes)
-    needs: list[tuple[int, str, Predictor, Hashable]] = []
-    for name, plugin in built:
-        size = size_of(bundle, settings, plugin)
-        key = sampled_by(plugin) if isinstance(plugin, GatheredLearner) else name
-        needs.append((own_bytes(plugin, size) + forecast_bytes(size), name, plugin, key))
+    sizes = {name: size_of(bundle, settings, plugin) for name, plugin in built}
+    needs = {
+        name: own_bytes(plugin, sizes[name]) + forecast_bytes(sizes[name]) for name, plugin in built
+    }
     out: dict[str, str] = {}
     taken: list[Predictor] = []
     gathered: dict[Hashable, int] = {}
     forecasts_bytes = 0
-    for need, name, plugin, key in sorted(needs, key=lambda one: one[0]):
-        size = size_of(bundle, settings, plugin)
+    for name, plugin in sorted(built, key=lambda one: needs[one[0]]):
+        size = sizes[name]
+        key = sampled_by(plugin) if isinstance(plugin, GatheredLearner) else name
         windows = windows_bytes([*taken, plugin], size, settings.tick_s)
         rows = {**gathered, key: max(gathered.get(key, 0), own_bytes(plugin, size))}
         total = windows + sum(rows.values()) + forecasts_bytes + forecast_bytes(size)
         if total > may_take:
             out[name] = (
-                f"left out: it takes up to {need / _GIB:.3g} GiB of memory, {total / _GIB:.3g} GiB "
-                f"with the other candidates and their windows, of {may_take / _GIB:.3g} GiB free"
+                f"left out: it takes up to {needs[name] / _GIB:.3g} GiB of memory, "
+                f"{total / _GIB:.3g} GiB with the other candidates and their windows, of "
+                f"{may_take / _GIB:.3g} GiB free"
             )
             continue
         taken.append(plugin)
@@ -192,14 +193,11 @@ def warn_fine_ticks(bundle: Bundle, tick_s: float) -> None:
     """Warn of ticks that are far shorter than the sampling interval."""
     every_s = sample_interval_s(bundle)
     if every_s is not None and every_s >= _OFTEN * tick_s:
-        _log.warning(
-            "%s: samples come every %.6g s, ticks every %.6g s: --tick-s %.6g takes a fraction of "
-            "the time",
-            bundle.path,
-            every_s,
-            tick_s,
-            every_s,
+        text = (
+            f"samples come every {every_s:.6g} s, ticks every {tick_s:.6g} s: --tick-s "
+            f"{every_s:.6g} takes a fraction of the time"
         )
+        _log.warning("%s: %s", bundle.path, text)
 
 
 def warn_short_spans(
@@ -211,15 +209,12 @@ def warn_short_spans(
     """
     every_s = sample_interval_s(bundle) if spans_s else None
     if every_s is not None and max(spans_s) < every_s:
-        _log.warning(
-            "%s: predictor %s aggregates metrics over at most %.6g s, but samples come every "
-            "%.6g s: use --option 'spans_s=[%s]'",
-            bundle.path,
-            name,
-            max(spans_s),
-            every_s,
-            ", ".join(f"{span_s:.10g}" for span_s in usual_s),
+        usual = ", ".join(f"{span_s:.10g}" for span_s in usual_s)
+        text = (
+            f"aggregates metrics over at most {max(spans_s):.6g} s, but samples come every "
+            f"{every_s:.6g} s: use --option 'spans_s=[{usual}]'"
         )
+        _log.warning("%s: predictor %s %s", bundle.path, name, text)
 
 
 def warn_frequent_forecasts(
@@ -231,16 +226,12 @@ def warn_frequent_forecasts(
     for plugin in plugins:
         every_s, enough_s = settings.pace_s(plugin), plugin.horizon_s / _A_HORIZON
         if enough_s >= _OFTEN * every_s:
-            _log.warning(
-                "%s: predictor %s reads no telemetry, but forecasts every %.6g s, %.0f times per "
-                "horizon: --every-s %.6g, %d times per horizon, takes a fraction of the time",
-                bundle.path,
-                name,
-                every_s,
-                plugin.horizon_s / every_s,
-                enough_s,
-                _A_HORIZON,
+            text = (
+                f"reads no telemetry, but forecasts every {every_s:.6g} s, "
+                f"{plugin.horizon_s / every_s:.0f} times per horizon: --every-s {enough_s:.6g}, "
+                f"{_A_HORIZON} times per horizon, takes a fraction of the time"
             )
+            _log.warning("%s: predictor %s %s", bundle.path, name, text)
             return
 
 
@@ -251,13 +242,11 @@ _DAY_NS = 86_400 * SECOND_NS
 def hints(bundle: Bundle, task: Task, split: Split, needs: Sequence[PredictorNeed]) -> str:
     """Return clauses that each begin with a semicolon; "" without a known cause."""
     unseen = missing(needs, {*bundle.metrics})
-    return "".join(f"; {clause}" for clause in _clauses(bundle, task, split, unseen) if clause)
-
-
-def _clauses(bundle: Bundle, task: Task, split: Split, unseen: Set[str]) -> Iterator[str]:
-    if unseen:
-        yield f"the trace has no {names_of(unseen, bundle.metrics)}"
-    yield uncounted(bundle, task) or _away(bundle, task) or _too_late(bundle, task, split)
+    clauses = (
+        f"the trace has no {names_of(unseen, bundle.metrics)}" if unseen else "",
+        uncounted(bundle, task) or _away(bundle, task) or _too_late(bundle, task, split),
+    )
+    return "".join(f"; {clause}" for clause in clauses if clause)
 
 
 def uncounted(bundle: Bundle, task: Task) -> str:

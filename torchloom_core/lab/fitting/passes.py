@@ -115,7 +115,9 @@ class Passes:
                 if collector is None:
                     self._fit_rows(first)
                     del first  # its rows take as much memory again
-                    collector = self._collector()
+                    collector = ForecastCollector(
+                        watch(self._fitting.bundle), self._able, every_s=self._fitting.every_s
+                    )
                 collector.collect(view)
         self.prevalence = outcomes.prevalence
         forecasts = self._by_index(collector.results() if collector else ())
@@ -139,11 +141,6 @@ class Passes:
             shows=fitting.task.shows,
         )
         return self._by_index(forecasts)
-
-    def _collector(self) -> ForecastCollector:
-        return ForecastCollector(
-            watch(self._fitting.bundle), self._able, every_s=self._fitting.every_s
-        )
 
     def _passing(self, what: str) -> Iterator[Example]:
         """Yield the examples before ``--until`` with the needs of all predictors."""

@@ -19,8 +19,13 @@ from torchloom_core.lab.learning.features import Features
 from torchloom_core.lab.learning.gathered_learner import FitSize, GatheredLearner, Gathering
 from torchloom_core.lab.learning.ranking import Ranking
 from torchloom_core.lab.learning.row_learner import RowLearner, RowOptions
-from torchloom_core.lab.learning.rows import Rows, RowSample
-from torchloom_core.lab.learning.scaling import Scale, fill_unknown_columns, step_means
+from torchloom_core.lab.learning.rows import (
+    Rows,
+    RowSample,
+    Scale,
+    fill_unknown_columns,
+    step_means,
+)
 from torchloom_core.lab.learning.seasonal_profiles import MeasuredSteps, SeasonalProfiles
 from torchloom_core.lab.learning.words import Reasons, faults_in_words, in_words, known_s
 

@@ -22,12 +22,7 @@ _LONG_AGO = (1980, 1, 1, 0, 0, 0)
 
 
 def part_of(parts: Mapping[str, bytes], name: str) -> bytes:
-    """Return one part of a fitted model.
-
-    Raises
-    ------
-    ModelError
-        If there is no part of that name.
+    """Return one part of a fitted model; ModelError if there is none of that name.
 
     Examples
     --------
@@ -41,12 +36,7 @@ def part_of(parts: Mapping[str, bytes], name: str) -> bytes:
 
 
 def json_part(parts: Mapping[str, bytes], name: str, cls: type[_T]) -> _T:
-    """Decode a part of JSON as a struct.
-
-    Raises
-    ------
-    ModelError
-        If there is no part of that name, or its content is invalid.
+    """Decode a part of JSON as a struct; ModelError if it is missing or invalid.
 
     Examples
     --------
@@ -99,15 +89,8 @@ def estimator_bytes(estimator: Any) -> bytes:
 def estimator_part(parts: Mapping[str, bytes], name: str, trusted: Sequence[str]) -> Any:
     """Return the estimator that :func:`estimator_bytes` serialised as the part ``name``.
 
-    Parameters
-    ----------
-    trusted : sequence of str
-        Full names of allowed types, besides those that skops trusts by default.
-
-    Raises
-    ------
-    ModelError
-        If there is no part of that name, it is damaged, or it has another type.
+    ``trusted`` are the full names of allowed types, besides those that skops trusts by default.
+    ModelError if the part is missing or damaged, or has another type.
 
     Examples
     --------
@@ -160,19 +143,8 @@ def _not_installed(module: str) -> Iterator[None]:
 def check_forest(forest: Any, columns: int, name: str) -> None:
     """Raise ModelError for trees with indices out of range, which scikit-learn does not check.
 
-    Parameters
-    ----------
-    forest : scikit-learn's ensemble of trees
-        As deserialised.
-    columns : int
-        Number of features.
-    name : str
-        The part, for the error.
-
-    Raises
-    ------
-    ModelError
-        If a child is no later node of its tree, or a split uses a feature that does not exist.
+    That is a child that is no later node of its tree, or a split on none of the ``columns``
+    features. ``forest`` is scikit-learn's ensemble as deserialised, ``name`` the part.
 
     Examples
     --------
@@ -218,15 +190,8 @@ def arrays_part(
 ) -> list[Floats]:
     """Return the arrays that :func:`arrays_bytes` serialised as the part ``name``.
 
-    Parameters
-    ----------
-    shapes : mapping of str to tuple
-        Names and shapes of the arrays to return, in order; None stands for any length.
-
-    Raises
-    ------
-    ModelError
-        If there is no part of that name, it is damaged, or lacks an array of that shape.
+    ``shapes`` are the names and shapes of the arrays to return, in order; None stands for any
+    length. ModelError if the part is missing or damaged, or lacks an array of that shape.
 
     Examples
     --------

@@ -142,17 +142,11 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 def calibrate(
     probability: Floats, outcome: Floats, *, failures: int, prevalence: float
 ) -> Calibration:
-    """Fit a calibration by maximum likelihood.
+    """Fit a calibration by maximum likelihood to ``(times, components)``; NaN is left out.
 
     A failure counts once, however many moments precede it: the positive moments together have the
-    weight of the number of failures. Two pseudo-failures at the prevalence shrink the fit.
-
-    Parameters
-    ----------
-    probability, outcome : (times, components) float64
-        Moments at which one of them is NaN are left out.
-    prevalence : float
-        Share of positive moments in the training time; if 0, that of these moments is used.
+    weight of the number of failures. Two pseudo-failures at the prevalence of the training time, or
+    if that is 0 of these moments, shrink the fit.
     """
     known = ~np.isnan(probability) & ~np.isnan(outcome)
     came = outcome[known]
@@ -213,16 +207,11 @@ def minimum(
     bounds: Sequence[tuple[float | None, float | None]] | None = None,
     **options: Any,
 ) -> Any:
-    """Return ``x`` and ``fun`` of scipy's L-BFGS-B, on one thread.
+    """Return ``x`` and ``fun`` of scipy's L-BFGS-B from ``start`` on, on one thread.
 
     Its matrices are so small that BLAS threads would wait for one another most of the time.
-
-    Parameters
-    ----------
-    loss : callable
-        Returns its value and its gradient ``(parameters,)`` at ``(parameters,)``.
-    bounds : sequence of (float or None, float or None), optional
-        Lowest and highest of each parameter.
+    ``loss`` returns its value and its gradient ``(parameters,)``; ``bounds`` are the lowest and
+    highest of each parameter.
 
     Examples
     --------

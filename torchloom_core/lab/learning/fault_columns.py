@@ -3,7 +3,7 @@
 Columns are of the worker's node, of the other nodes in its group, and of all other nodes.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -149,21 +149,9 @@ class History(NamedTuple):
 class FaultColumns:
     """Exponentially decayed fault counts of nodes at several half lives, all workers at once.
 
-    Results are cached while places and faults stay the same.
-
-    Parameters
-    ----------
-    half_lives_s : sequence of float
-        Ages at which a fault counts half, seconds; at least one.
-    incident_s : float
-        Faults on one node closer together than this are one incident, seconds.
-    groups : sequence of str, optional
-        Labels that nodes may have in common; None for no columns of other nodes.
-
-    Attributes
-    ----------
-    memory_s : float
-        How long faults have to be remembered, seconds.
+    Results are cached while places and faults stay the same. Parameters are those of
+    :class:`Features`; ``groups`` is None for no columns of other nodes. ``memory_s`` is how long
+    faults have to be remembered.
 
     Examples
     --------
@@ -182,7 +170,7 @@ class FaultColumns:
         self._incident_s = incident_s
         self._fleet = Places.of((), (), (), (), (), ())
         self._struck: dict[str, _Struck] = {}
-        self._fleet_faults = _FleetFaults((), self._fleet, *_placed([]), *_placed([]))
+        self._fleet_faults = _FleetFaults((), self._fleet, _placed([]), _placed([]))
         self.memory_s = MEMORY_HALF_LIVES * max(half_lives_s, default=0.0)
 
     @property
@@ -199,13 +187,13 @@ class FaultColumns:
         """Return ``(workers, columns)``, one for each of ``names``."""
         fleet = self._fleet_of(view)
         nodes = len(fleet.row_of)
-        at, age_s, warned_at, warned_age_s = self._incidents(view, fleet)
+        (at, age_s), warned = self._incidents(view, fleet)
         count = np.bincount(at, minlength=nodes).astype(float)
         since_s = np.full(nodes, np.nan)
         np.fmin.at(since_s, at, age_s)
         own = self._faded(at, age_s, nodes)
         blocks = [count[:, None], since_s[:, None], own]
-        blocks.append(self._faded(warned_at, warned_age_s, nodes))
+        blocks.append(self._faded(*warned, nodes))
         if self._groups is not None:
             watched = self._watched(view)
             blocks += [peers.mean_of_others(own) / watched for peers in fleet.peers]
@@ -242,10 +230,8 @@ class FaultColumns:
             self._fleet = Places.of(*source, self._groups or (), places_of(view))
         return self._fleet
 
-    def _incidents(
-        self, view: FleetView, fleet: Places
-    ) -> tuple[NDArray[np.intp], Floats, NDArray[np.intp], Floats]:
-        """Return node and age in seconds of each incident, and of each warning."""
+    def _incidents(self, view: FleetView, fleet: Places) -> list[tuple[NDArray[np.intp], Floats]]:
+        """Return node and age in seconds of each remembered incident, and of each warning."""
         cached = self._fleet_faults
         if view.faults is not cached.faults or fleet is not cached.fleet:
             self._struck = self._struck_by(view)
@@ -253,22 +239,22 @@ class FaultColumns:
             self._fleet_faults = _FleetFaults(
                 view.faults,
                 fleet,
-                *_placed([(row, of.began_ns) for row, of in here]),
-                *_placed([(row, of.warned_ns) for row, of in here]),
+                _placed([(row, of.began_ns) for row, of in here]),
+                _placed([(row, of.warned_ns) for row, of in here]),
             )
-        _, _, at, began_ns, warned_at, warned_ns = self._fleet_faults
-        return (
-            *self._remembered(view.now_ns, at, began_ns),
-            *self._remembered(view.now_ns, warned_at, warned_ns),
-        )
+        return [self._remembered(view.now_ns, *struck) for struck in self._fleet_faults[2:]]
 
     def _struck_by(self, view: FleetView) -> dict[str, "_Struck"]:
         """Return the incidents of each place, cached while its faults stay the same."""
         struck: dict[str, _Struck] = {}
         for place, faults in view.faults_of.items():
             cached = self._struck.get(place)
-            same = cached is not None and cached.faults is faults
-            struck[place] = cached if cached and same else _Struck.of(faults, self._incident_s)
+            if cached is not None and cached.faults is faults:
+                struck[place] = cached
+                continue
+            warned = [fault for fault in faults if not fault.fatal]
+            moments = (incidents(some, self._incident_s) for some in (faults, warned))
+            struck[place] = _Struck(faults, *(np.array(ns, dtype=np.int64) for ns in moments))
         return struck
 
     def _remembered(
@@ -286,25 +272,14 @@ class _Struck(NamedTuple):
     began_ns: Ints
     warned_ns: Ints
 
-    @classmethod
-    def of(cls, faults: tuple[Fault, ...], incident_s: float) -> "_Struck":
-        warned = [fault for fault in faults if not fault.fatal]
-        return cls(faults, *(_began(some, incident_s) for some in (faults, warned)))
-
-
-def _began(faults: Iterable[Fault], incident_s: float) -> Ints:
-    return np.array(incidents(faults, incident_s), dtype=np.int64)
-
 
 class _FleetFaults(NamedTuple):
     """Node and start time of all incidents of a fleet, and of all warnings."""
 
     faults: Sequence[Fault]
     fleet: Places
-    at: NDArray[np.intp]
-    began_ns: Ints
-    warned_at: NDArray[np.intp]
-    warned_ns: Ints
+    began: tuple[NDArray[np.intp], Ints]
+    warned: tuple[NDArray[np.intp], Ints]
 
 
 def _placed(struck: Sequence[tuple[int, Ints]]) -> tuple[NDArray[np.intp], Ints]:

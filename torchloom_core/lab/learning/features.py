@@ -21,31 +21,6 @@ from torchloom_core.lab.learning.fault_columns import FaultColumns, History
 from torchloom_core.lab.learning.metric_columns import metric_columns, metric_names
 from torchloom_core.lab.learning.words import in_words
 
-
-class AttributeColumns:
-    """Labels that are numbers; columns are cached while the labels stay the same."""
-
-    def __init__(self, attributes: Sequence[str]) -> None:
-        self._attributes = tuple(attributes)
-        self._labels: Sequence[Mapping[str, str | float]] = ()
-        self._columns: Floats = np.zeros((0, len(attributes)))
-        self.names = tuple(f"its {name}" for name in attributes)
-
-    def compute(self, view: FleetView) -> Floats:
-        """Return ``(workers, attributes)``, NaN for a missing label or text."""
-        if not self._attributes:
-            return np.zeros((len(view), 0))
-        if view.labels is not self._labels:
-            self._labels = view.labels
-            cells = [[_number(row.get(name)) for name in self._attributes] for row in view.labels]
-            self._columns = np.array(cells, dtype=float).reshape(len(view), len(self._attributes))
-        return self._columns
-
-
-def _number(label: str | float | None) -> float:
-    return np.nan if label is None or isinstance(label, str) else float(label)
-
-
 _HEARTBEAT_AGE = "seconds since anything was heard"  # a name stored in models
 _IN_SERVICE = "seconds in service, where its first sample was seen"
 _OF_SEASON = ("sine of the time, period {}", "cosine of the time, period {}")
@@ -138,13 +113,9 @@ class Features:
         """Names of the features, as text for reports."""
         metrics = (metric_names(one, self.spans_s, past=self.past) for one in self.metrics)
         ages = (_HEARTBEAT_AGE,) * self._uses_heartbeat + (_IN_SERVICE,) * self.past
-        numbers = (*self._attributes.names, *chain.from_iterable(metrics))
-        return (*self._season_names, *ages, *numbers, *self.history_names)
-
-    @property
-    def _season_names(self) -> tuple[str, ...]:
-        seasons = (in_words(season_s) for season_s in self.seasons_s)
-        return tuple(text.format(season) for season in seasons for text in _OF_SEASON)
+        numbers = (*(f"its {name}" for name in self.attributes), *chain.from_iterable(metrics))
+        seasons = (text.format(in_words(s)) for s in self.seasons_s for text in _OF_SEASON)
+        return (*seasons, *ages, *numbers, *self.history_names)
 
     def recurred(self, length_s: float) -> NDArray[np.bool_]:
         """Return ``(features,)``: whether each can be learned from ``length_s`` of training time.
@@ -175,8 +146,8 @@ class Features:
         return FaultColumns(self.half_lives_s, self.incident_s, self.groups)
 
     @cached_property
-    def _attributes(self) -> AttributeColumns:
-        return AttributeColumns(self.attributes)
+    def _attributes(self) -> "_AttributeColumns":
+        return _AttributeColumns(self.attributes)
 
     def of(self, view: FleetView) -> Floats:
         """Return what :meth:`compute` does, cached by view."""
@@ -221,3 +192,23 @@ def _in_service_s(view: FleetView) -> Floats:
     longest_s = np.fmax.reduce(watched_s, initial=0.0)
     came_later = watched_s < longest_s - max(AT_ONCE_S, 1.5 * view.tick_s)
     return np.where(came_later, watched_s, np.nan)
+
+
+class _AttributeColumns:
+    """Labels that are numbers; columns are cached while the labels stay the same."""
+
+    def __init__(self, attributes: tuple[str, ...]) -> None:
+        self._attributes = attributes
+        self._labels: Sequence[Mapping[str, str | float]] = ()
+        self._columns: Floats = np.zeros((0, len(attributes)))
+
+    def compute(self, view: FleetView) -> Floats:
+        """Return ``(workers, attributes)``, NaN for a missing label or text."""
+        if not self._attributes:
+            return np.zeros((len(view), 0))
+        if view.labels is not self._labels:
+            self._labels = view.labels
+            cells = [[row.get(name, "") for name in self._attributes] for row in view.labels]
+            known = [[np.nan if isinstance(cell, str) else cell for cell in row] for row in cells]
+            self._columns = np.array(known, dtype=float).reshape(len(view), len(self._attributes))
+        return self._columns

@@ -122,7 +122,7 @@ def _over_spans(
         yield np.where(silent, newest, mean) - pieces.mean_between(both, span)
         if changed_s is not None:
             # A value that has not changed since then is known without a sample from then.
-            ago = np.where(changed_s >= span_s, newest, pieces.last_before(span))
+            ago = np.where(changed_s >= span_s, newest, pieces.last[span])
             yield newest - ago
 
 
@@ -172,21 +172,11 @@ class WindowSums:
             last=_last_before(window, seen, starts),
         )
 
-    def mean(self, span: int) -> Floats:
-        """Return the span's mean, NaN without a sample."""
-        mean: Floats = self.centre + self.y[span] / self.n[span]
-        return mean
-
     def mean_between(self, longer: int, span: int) -> Floats:
         """Return the mean of the longer span without the other, NaN without a sample."""
         n = self.n[longer] - self.n[span]
         mean: Floats = self.centre + (self.y[longer] - self.y[span]) / n
         return mean
-
-    def last_before(self, span: int) -> Floats:
-        """Return the last value before the span, NaN without a sample there."""
-        last: Floats = self.last[span]
-        return last
 
     def describe(self, span: int) -> list[Floats]:
         """Return mean, standard deviation, lowest, highest, slope and share missing."""
@@ -194,7 +184,7 @@ class WindowSums:
         variance = self.yy[span] / n - (y / n) ** 2
         slope = (n * self.ty[span] - t * y) / (n * self.tt[span] - t * t)
         return [
-            self.mean(span),
+            self.centre + y / n,
             np.sqrt(np.maximum(variance, 0.0)),
             self.low[span],
             self.high[span],

@@ -18,15 +18,8 @@ from torchloom_core.interface.arrays import Floats, Ints
 class Ranking:
     """Samples by score, from high to low; thresholds are the scores of the positive samples.
 
-    Attributes
-    ----------
-    score : (samples,) float64
-    threshold : (thresholds,) float64
-        From high to low, without duplicates.
-    gained : (thresholds,) int64
-        Positive samples that each threshold adds.
-    alarms : (thresholds,) int64
-        Samples at or above it.
+    ``threshold`` has no duplicates; ``gained`` are the positive samples that each adds, ``alarms``
+    the samples at or above it.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Sample training rows from examples, one per worker and moment."""
+"""Training rows: sample them from examples, and scale, average and fill their columns."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -127,16 +127,9 @@ The resulting rows do not depend on how often.
 class RowSample:
     """Samples rows from a stream: all positive rows, and an unbiased sample of the healthy ones.
 
-    Each healthy row draws a number, and those with the smallest stay (bottom-k sampling, Cohen and
-    Kaplan, "Summarizing data using bottom-k sketches", PODC 2007): all have the same chance, and
-    memory is bounded.
-
-    Parameters
-    ----------
-    max_healthy : int
-        Most healthy rows in the sample.
-    seed : int
-        Of the draws.
+    Each healthy row draws a number by ``seed``, and the ``max_healthy`` with the smallest stay
+    (bottom-k sampling, Cohen and Kaplan, "Summarizing data using bottom-k sketches", PODC 2007):
+    all have the same chance, and memory is bounded.
 
     Examples
     --------
@@ -189,13 +182,7 @@ class RowSample:
         self._rows_since_thinned = 0
 
     def rows(self, predictor: str) -> Rows:
-        """Return the sample.
-
-        Raises
-        ------
-        PluginError
-            If all rows have the same outcome.
-        """
+        """Return the sample; PluginError if all rows have the same outcome."""
         self._thin()
         failures = int(self._parts[0][2].sum()) if self._parts else 0
         if not failures:
@@ -213,13 +200,7 @@ class RowSample:
         return Rows(features, failed, at_ns, share=healthy / self._healthy_seen)
 
     def healthy(self, predictor: str) -> Floats:
-        """Return ``(rows, features)`` of the healthy rows, in time order.
-
-        Raises
-        ------
-        PluginError
-            If there is none.
-        """
+        """Return ``(rows, features)`` of the healthy rows, in time order; PluginError if none."""
         self._thin()
         if not self._healthy_seen:
             raise PluginError(f"{predictor}: need healthy workers to learn from, was none")
@@ -252,3 +233,85 @@ class RowGathering:
         if recurred.all():
             return rows
         return replace(rows, features=np.where(recurred, rows.features, np.nan))
+
+
+_LEAST_SPREAD = 1e-6
+"""A spread below this share of the median counts as rounding error."""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Median and spread of each column, ``(columns,)``, NaN for a column without values.
+
+    The spread is the interquartile range over 1.349, the standard deviation of a Gaussian; or the
+    standard deviation, for a column that is constant most of the time.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from torchloom_core.lab.learning import Scale
+    >>> scale = Scale.of(np.array([[1.0], [2.0], [3.0], [np.nan]]))
+    >>> scale.spreads_off(np.array([[2.0 + 3 / 1.349], [np.nan]]))
+    array([[ 3.],
+           [nan]])
+    """
+
+    middle: Floats
+    spread: Floats
+
+    @classmethod
+    def of(cls, rows: Floats) -> "Scale":
+        """Compute the scale of ``(rows, columns)``."""
+        middle, spread = np.full((2, rows.shape[1]), np.nan)
+        known = np.isfinite(rows).any(axis=0)
+        if known.any():
+            with np.errstate(over="ignore", invalid="ignore"):
+                low, middle[known], high = np.nanquantile(rows[:, known], [0.25, 0.5, 0.75], axis=0)
+                overall = np.nanstd(rows[:, known], axis=0)
+            quartiles = (high - low) / 1.349
+            spread[known] = np.where(
+                quartiles > _LEAST_SPREAD * np.abs(middle[known]), quartiles, overall
+            )
+        least = _LEAST_SPREAD * np.abs(middle) + np.finfo(float).tiny
+        return cls(middle, np.maximum(spread, least))
+
+    def spreads_off(self, values: Floats) -> Floats:
+        """Return the distance of ``(..., columns)`` from the median in spreads, NaN if unknown."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            off: Floats = (values - self.middle) / self.spread
+        return off
+
+
+def step_means(window: Floats, steps: int) -> Floats:
+    """Return the mean over each of ``steps`` equal parts of a window, ``(workers, steps)``.
+
+    ``window`` is ``(workers, samples)``, oldest first; values that are not finite are left out.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from torchloom_core.lab.learning import step_means
+    >>> step_means(np.array([[1.0, 3.0, np.nan, np.nan, 5.0, np.nan]]), 3)
+    array([[ 2., nan,  5.]])
+    """
+    step_of = np.arange(window.shape[1]) * steps // window.shape[1]
+    belongs = (step_of[:, None] == np.arange(steps)).astype(float)
+    seen = np.isfinite(window)
+    with np.errstate(over="ignore", invalid="ignore"):
+        means = (np.where(seen, window, 0.0) @ belongs) / (seen @ belongs)
+    return np.where(np.isfinite(means), means, np.nan)
+
+
+def fill_unknown_columns(features: Floats) -> Floats:
+    """Return ``(rows, features)`` with 0 in columns that are all NaN: trees find no split there.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from torchloom_core.lab.learning import fill_unknown_columns
+    >>> fill_unknown_columns(np.array([[np.nan, 1.0], [np.nan, np.nan]]))
+    array([[ 0.,  1.],
+           [ 0., nan]])
+    """
+    unknown = np.isnan(features).all(axis=0)
+    return np.where(unknown, 0.0, features) if unknown.any() else features

@@ -16,10 +16,6 @@ from torchloom_core.interface.arrays import Floats, Ints
 class MeasuredSteps:
     """``(steps, workers, metrics)`` in which only rows with a value take memory.
 
-    Parameters
-    ----------
-    metrics : int
-
     Examples
     --------
     >>> import numpy as np
@@ -159,16 +155,8 @@ class SeasonalProfiles:
     ) -> "SeasonalProfiles":
         """Learn from ``(steps, workers, metrics)``, NaN for missing values.
 
-        Works on blocks of workers, so memory grows with the number of values.
-
-        Parameters
-        ----------
-        start_ns : int
-            Time of the first row, ns since the epoch.
-        step_s : float
-            Seconds between rows.
-        seasons_s : sequence of float
-            Lengths of the seasons, seconds.
+        Works on blocks of workers, so memory grows with the number of values. The first row is of
+        ``start_ns``; ``step_s`` is the time between rows, ``seasons_s`` the lengths of the seasons.
         """
         steps = past if isinstance(past, MeasuredSteps) else MeasuredSteps.of(past)
         count, workers, metrics = steps.shape
@@ -220,10 +208,7 @@ class SeasonalProfiles:
     def spreads_off(self, measured: Floats, rows: Sequence[int], now_ns: int) -> Floats:
         """Return ``(workers, metrics)`` spreads above the usual value, NaN if unknown.
 
-        Parameters
-        ----------
-        rows : sequence of int
-            The row of each worker here; -1 for an unknown worker.
+        ``rows`` are those of the workers here; -1 for an unknown worker.
         """
         with np.errstate(over="ignore", invalid="ignore"):
             off: Floats = (measured - self.usual(now_ns)[rows]) / self.spread[rows]

@@ -66,18 +66,9 @@ _EXPLAINED = 50
 class Reasons(Mapping[int, str]):
     """Row to reason for workers above the prior, for the 50 most at risk at most.
 
-    Computed on first access, as scoring does not need them.
-
-    Parameters
-    ----------
-    rows : (judged,) intp
-        Rows of the view with a probability.
-    probability : (workers,) float64
-        Of all workers.
-    prior : float
-        Share of positive training rows; a worker that is not above it is not at risk.
-    explain : callable
-        Returns a sentence for each of the given indices into ``rows``.
+    Computed on first access, as scoring does not need them. ``rows`` of the view have a
+    probability, which is ``(workers,)``; a worker not above ``prior``, the share of positive
+    training rows, is not at risk. ``explain`` returns a sentence for each index into ``rows``.
 
     Examples
     --------

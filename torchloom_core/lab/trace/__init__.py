@@ -37,9 +37,12 @@ from torchloom_core.lab.trace.recorded.recorded import (
     recorded_incarnation,
     recorded_inputs,
 )
-from torchloom_core.lab.trace.synthetic.bandwidth import BandwidthParameters, synthesize_bandwidth
 from torchloom_core.lab.trace.synthetic.parameters import Parameters
-from torchloom_core.lab.trace.synthetic.trace import synthesize
+from torchloom_core.lab.trace.synthetic.trace import (
+    BandwidthParameters,
+    synthesize,
+    synthesize_bandwidth,
+)
 from torchloom_core.lab.trace.validation.validate import Findings, validate
 
 __all__ = [

@@ -76,7 +76,8 @@ class Bundle:
         ``events.jsonl`` is missing.
         """
         if not path.is_dir():
-            raise TraceError(f"{path}: need a trace bundle, was {_what(path)}")
+            what = "a file" if path.exists() else "nothing: there is no such folder"
+            raise TraceError(f"{path}: need a trace bundle, was {what}")
         manifest = read_manifest(path)
         if not (path / EVENTS).is_file():
             raise TraceError(f"{path}: need a file {EVENTS}, was none")
@@ -298,10 +299,6 @@ def _read(path: Path, kind: type[_Row]) -> tuple[_Row, ...]:
 
 def _known_ns(event: Event) -> int:
     return max(event.t_event, event.t_avail)
-
-
-def _what(path: Path) -> str:
-    return "a file" if path.exists() else "nothing: there is no such folder"
 
 
 class DerivedBundle(Bundle):

@@ -23,7 +23,8 @@ def sha256_of(path: Path) -> str:
 def changed(folder: Path, files: Mapping[str, FileEntry]) -> Iterator[str]:
     """Yield a fault for each file that differs from its checksum; reads all files."""
     for name, entry in sorted(files.items()):
-        if _leads_out(name):
+        path = PurePosixPath(name)
+        if path.is_absolute() or ".." in path.parts:
             yield f"{folder}: need files in the bundle, was {name!r}"
             continue
         place = printable(str(folder / name))
@@ -38,11 +39,6 @@ def changed(folder: Path, files: Mapping[str, FileEntry]) -> Iterator[str]:
         else:
             if was != entry.sha256:
                 yield (f"{place}: need sha256 {printable(entry.sha256[:12])}..., was {was[:12]}...")
-
-
-def _leads_out(name: str) -> bool:
-    path = PurePosixPath(name)
-    return path.is_absolute() or ".." in path.parts
 
 
 def refuse_changed(folder: Path, files: Mapping[str, FileEntry]) -> None:

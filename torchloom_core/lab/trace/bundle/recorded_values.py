@@ -1,7 +1,7 @@
 """Fingerprint the telemetry and the events of a bundle, to recognise them under another name."""
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,7 +62,10 @@ def same_values(recorded: Recorded, bundle: Bundle, until_ns: int) -> bool:
 def _read(bundle: Bundle, until_ns: int) -> Iterator[tuple[_Keys, Floats]]:
     """Yield the keys of the finite values, and the values, in parts of bounded size."""
     components, metrics = bundle.measured, bundle.metrics
-    component, metric = _hashes(components), _hashes(metrics)
+    component, metric = (
+        np.array([int.from_bytes(_hash(name)) for name in names], dtype=np.uint64)
+        for names in (components, metrics)
+    )
     for table in bundle.telemetry(end_ns=until_ns):
         value = numbers(table["value"])
         is_valid = numbers(table["valid"]) & np.isfinite(value)
@@ -72,12 +75,8 @@ def _read(bundle: Bundle, until_ns: int) -> Iterator[tuple[_Keys, Floats]]:
         yield key[is_valid], value[is_valid]
 
 
-def _hashes(names: Sequence[str]) -> _Keys:
-    return np.array([_hash(name) for name in names], dtype=np.uint64)
-
-
-def _hash(name: str) -> int:
-    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big")
+def _hash(text: str) -> bytes:
+    return hashlib.blake2b(text.encode(), digest_size=8).digest()
 
 
 def _mixed(key: _Keys) -> _Keys:
@@ -94,7 +93,6 @@ _FEWEST_PRINTS = 3
 """Common hashes above which an agreement is no coincidence."""
 _GRAIN_NS = 60 * SECOND_NS
 """Resolution of times: an export to a table may drop seconds."""
-_BYTES = 8
 
 
 def prints(events: Iterable[Event]) -> tuple[str, ...]:
@@ -120,9 +118,4 @@ def same_recording(first: tuple[str, ...], events: Iterable[Event], due: Iterabl
 
 
 def _all_prints(events: Iterable[Event]) -> set[str]:
-    return {_print(event) for event in events}
-
-
-def _print(event: Event) -> str:
-    text = f"{event.t_event // _GRAIN_NS} {event.component}".encode()
-    return hashlib.blake2b(text, digest_size=_BYTES).hexdigest()
+    return {_hash(f"{event.t_event // _GRAIN_NS} {event.component}").hex() for event in events}

@@ -30,6 +30,26 @@ TYPES = dict(
 """Column of the telemetry to its type."""
 
 
+def telemetry_table(
+    t_event: Ints,
+    t_avail: Ints,
+    component: tuple[NDArray[np.integer[Any]], Sequence[str]],
+    metric: tuple[NDArray[np.integer[Any]], Sequence[str]],
+    value: NDArray[np.float64],
+    valid: NDArray[np.bool_] | None = None,
+) -> pa.Table:
+    """Return rows of telemetry; by default finite values are valid.
+
+    Component and metric are ``(rows,)`` codes, and the names that they index.
+    """
+    named = (
+        pa.DictionaryArray.from_arrays(pa.array(code, pa.int32()), pa.array(names, pa.string()))
+        for code, names in (component, metric)
+    )
+    columns = (t_event, t_avail, *named, value, np.isfinite(value) if valid is None else valid)
+    return pa.table(dict(zip(TELEMETRY_COLUMNS, columns, strict=True)))
+
+
 def parts(
     path: Path,
     *,

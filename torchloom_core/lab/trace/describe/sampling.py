@@ -13,7 +13,6 @@ from torchloom_core.lab.trace.bundle.bundle import Bundle
 from torchloom_core.lab.trace.bundle.telemetry import codes, numbers
 
 _NEVER = np.iinfo(np.int64).min
-_DIGITS = 3
 
 Ints = NDArray[np.int64]
 
@@ -88,7 +87,8 @@ class _Series:
         for metric in np.unique(where % columns):
             lengths, counts = np.unique(gap[where % columns == metric], return_counts=True)
             for length, count in zip(lengths.tolist(), counts.tolist(), strict=True):
-                self._gaps[metric][_rounded(length)] += count
+                # Three digits limit the number of distinct gaps.
+                self._gaps[metric][float(f"{length / SECOND_NS:.3g}")] += count
 
     def sampling(self, metric: int, there_s: NDArray[np.float64]) -> Sampling:
         """Return the sampling of one metric; ``there_s`` has shape ``(components,)``."""
@@ -105,11 +105,6 @@ class _Series:
             missing=max(0.0, 1.0 - float(valid.sum() / wanted)) if wanted else None,
             longest_gap_s=longest_ns / SECOND_NS if longest_ns else None,
         )
-
-
-def _rounded(gap_ns: int) -> float:
-    """Return a gap in seconds, rounded to three digits to limit the number of distinct gaps."""
-    return float(f"{gap_ns / SECOND_NS:.{_DIGITS}g}")
 
 
 def _median(counts: Counter[float]) -> float | None:

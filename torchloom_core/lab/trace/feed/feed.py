@@ -128,7 +128,9 @@ class Feed:
             shows=self._shows,
         )
         present = _Present(self.watched)
-        scrapes = self._scrapes()
+        scrapes = None
+        if self.metrics:
+            scrapes = Scrapes(self._bundle, self.watched, self.metrics, start_ns=self.start_ns)
         at = 0
         now_ns = self.start_ns + self._tick_ns
         while now_ns <= self.end_ns:
@@ -144,11 +146,6 @@ class Feed:
             yield int(stretch.ts_ns[-1]), stretch
             now_ns = int(stretch.ts_ns[-1]) + self._tick_ns
         yield from changes[at:]
-
-    def _scrapes(self) -> Scrapes | None:
-        if not self.metrics:
-            return None
-        return Scrapes(self._bundle, self.watched, self.metrics, start_ns=self.start_ns)
 
     def _stretch(
         self, present: "_Present", scrapes: Scrapes | None, first_ns: int, last_ns: int

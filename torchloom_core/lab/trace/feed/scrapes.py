@@ -35,7 +35,9 @@ class Scrapes:
         is_whole = start_ns <= bundle.manifest.start_ns
         wanted = None if set(metrics) == set(bundle.metrics) else metrics
         tables = bundle.telemetry(None if is_whole else start_ns + 1, None, wanted)
-        self._chunks = self._decoded(_in_order(tables, bundle))
+        self._chunks = (
+            _Chunk(table, self._parts, self._column_of) for table in _in_order(tables, bundle)
+        )
         self._chunk = next(self._chunks, None)
         self._at = 0
 
@@ -71,10 +73,6 @@ class Scrapes:
                 break
             self._chunk, self._at = next(self._chunks, None), 0
         return self._parts.gather(newest, seen)
-
-    def _decoded(self, tables: Iterator[Any]) -> Iterator["_Chunk"]:
-        for table in tables:
-            yield _Chunk(table, self._parts, self._column_of)
 
 
 class _Chunk:

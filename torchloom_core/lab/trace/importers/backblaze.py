@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from torchloom_core.floor.errors import TraceError
 from torchloom_core.lab.trace.bundle.schema import Component, Event
+from torchloom_core.lab.trace.bundle.telemetry import telemetry_table
 from torchloom_core.lab.trace.bundle.writer import DAY_NS, BundleWriter, refuse_to_replace
 
 _RAW = re.compile(r"(smart_\d+)_raw")
@@ -165,17 +166,11 @@ def _telemetry(day: pd.DataFrame) -> pa.Table:
     """Return one day's scrape, ``(drives x metrics,)`` rows, drive by drive."""
     metrics = [name for name in day.columns if _METRIC.fullmatch(name)]
     values = day[metrics].to_numpy(dtype=np.float64, na_value=np.nan)
-    drives, rows = len(day), values.size
-    codes = np.repeat(np.arange(drives, dtype=np.int32), len(metrics))
-    kinds = np.tile(np.arange(len(metrics), dtype=np.int32), drives)
-    t_event = np.full(rows, int(day["day_ns"].iloc[0]))
-    return pa.table(
-        {
-            "t_event": t_event,
-            "t_avail": t_event + DAY_NS,
-            "component": pa.DictionaryArray.from_arrays(codes, pa.array(day["serial_number"])),
-            "metric": pa.DictionaryArray.from_arrays(kinds, pa.array(metrics)),
-            "value": values.ravel(),
-            "valid": np.isfinite(values.ravel()),
-        }
+    drives = len(day)
+    codes = np.repeat(np.arange(drives), len(metrics))
+    kinds = np.tile(np.arange(len(metrics)), drives)
+    t_event = np.full(values.size, int(day["day_ns"].iloc[0]))
+    names = day["serial_number"].tolist()
+    return telemetry_table(
+        t_event, t_event + DAY_NS, (codes, names), (kinds, metrics), values.ravel()
     )

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.floor.errors import ConfigError, TraceError
-from torchloom_core.floor.suggest import mistyped, nearest
+from torchloom_core.floor.suggest import ALL_BUT_EQUAL, closest, nearest
 from torchloom_core.interface.foreign import shown
 from torchloom_core.lab.trace.importers.faults import Faults
 from torchloom_core.lab.trace.importers.mapping import SHORT, Csv, Times
@@ -104,7 +104,8 @@ def warn_mistyped(table: pd.DataFrame, known: Iterable[str], place: Path) -> Non
     absent = set(known).difference(table.columns)
     absent |= {SHORT[column] for column in absent if column in SHORT}
     for name in table.columns:
-        if name not in known and (meant := mistyped(str(name), absent)):
+        meant = closest(str(name).lower(), absent, ALL_BUT_EQUAL)
+        if name not in known and meant:
             _log.warning(
                 "%s:1: column %r is stored as an extra column; did you mean %r?",
                 *(place, name, meant),

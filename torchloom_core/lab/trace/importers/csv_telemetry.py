@@ -3,10 +3,11 @@
 The file is read in parts, and only numbers stay in memory: names become codes.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from torchloom_core.floor.errors import TraceError
 from torchloom_core.lab.trace.bundle.schema import TELEMETRY_COLUMNS
+from torchloom_core.lab.trace.bundle.telemetry import telemetry_table
 from torchloom_core.lab.trace.importers.cells import (
     FIRST_ROW,
     Floats,
@@ -34,8 +36,6 @@ from torchloom_core.lab.trace.validation.rules import TelemetryRules
 
 _WHERE = ("t_event", "t_avail", "component")
 _TABLE_VALUES = 1 << 18
-
-_Kind = TypeVar("_Kind", bound=np.generic)
 
 Codes = NDArray[np.int32]
 Bools = NDArray[np.bool_]
@@ -83,15 +83,11 @@ class TableTelemetry:
             inside &= self.t_event >= start_ns
         if end_ns is not None:
             inside &= self.t_avail <= end_ns
+        names = ("rows", "t_event", "t_avail", "component", "value", "valid")
         left = replace(
             self,
-            rows=self.rows[inside],
-            t_event=self.t_event[inside],
-            t_avail=self.t_avail[inside],
-            component=self.component[inside],
+            **{name: getattr(self, name)[inside] for name in names},
             metric=self.metric[inside] if self.metric.ndim > 1 else self.metric,
-            value=self.value[inside],
-            valid=self.valid[inside],
             extra={name: cells.filter(pa.array(inside)) for name, cells in self.extra.items()},
         )
         return left, self.rows[~inside]
@@ -122,21 +118,17 @@ class TableTelemetry:
     def _table(self, at: NDArray[np.intp]) -> pa.Table:
         width = self.value.shape[1]
         metric = self.metric[at] if self.metric.ndim > 1 else np.tile(self.metric, len(at))
-        columns = {
-            "t_event": self.t_event[at].repeat(width),
-            "t_avail": self.t_avail[at].repeat(width),
-            "component": _named(self.component[at].repeat(width), self.components),
-            "metric": _named(metric.ravel(), self.metrics),
-            # pyarrow converts NaN to null in a Series, not in an array.
-            "value": pa.array(self.value[at].ravel()),
-            "valid": self.valid[at].ravel(),
-        }
-        extra = {name: cells.take(pa.array(at)) for name, cells in self.extra.items()}
-        return pa.table({**columns, **extra})
-
-
-def _named(codes: Codes, names: tuple[str, ...]) -> pa.DictionaryArray:
-    return pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(names, pa.string()))
+        table = telemetry_table(
+            self.t_event[at].repeat(width),
+            self.t_avail[at].repeat(width),
+            (self.component[at].repeat(width), self.components),
+            (metric.ravel(), self.metrics),
+            self.value[at].ravel(),
+            self.valid[at].ravel(),
+        )
+        for name, cells in self.extra.items():
+            table = table.append_column(name, cells.take(pa.array(at)))
+        return table
 
 
 def read_telemetry(
@@ -150,11 +142,11 @@ def read_telemetry(
         table = rename(part, plan.columns, TELEMETRY_COLUMNS if is_long else _WHERE, path)
         need_columns(table, ("t_event", "component"), path)
         need_cells(table, ["component"], path, faults)
-        parts.rows.append(table.index.to_numpy(np.int64) + FIRST_ROW)
-        parts.t_event.append(times_ns(table["t_event"], mapping, path, faults))
+        parts.of["rows"].append(table.index.to_numpy(np.int64) + FIRST_ROW)
+        parts.of["t_event"].append(times_ns(table["t_event"], mapping, path, faults))
         if "t_avail" in table.columns:
-            parts.t_avail.append(times_ns(table["t_avail"], mapping, path, faults))
-        parts.component.append(parts.components.codes(table["component"]))
+            parts.of["t_avail"].append(times_ns(table["t_avail"], mapping, path, faults))
+        parts.of["component"].append(parts.components.codes(table["component"]))
         if is_long:
             _add_long(table, mapping.csv, parts, path, faults)
             if number == 0:
@@ -182,56 +174,38 @@ class _Names:
         return np.array(codes, dtype=np.int32)[places]
 
 
-@dataclass(frozen=True, eq=False)
 class _Parts:
-    """The parts read so far, one list item each; ``t_avail`` is empty without its column."""
+    """The arrays of the parts read so far, by column, and their codes of names."""
 
-    rows: list[Ints] = field(default_factory=list)
-    t_event: list[Ints] = field(default_factory=list)
-    t_avail: list[Ints] = field(default_factory=list)
-    component: list[Codes] = field(default_factory=list)
-    metric: list[Codes] = field(default_factory=list)
-    value: list[Floats] = field(default_factory=list)
-    valid: list[Bools] = field(default_factory=list)
-    extra: list[pd.DataFrame] = field(default_factory=list)
-    components: _Names = field(default_factory=_Names)
-    metrics: _Names = field(default_factory=_Names)
+    def __init__(self) -> None:
+        self.of: defaultdict[str, list[NDArray[Any]]] = defaultdict(list)
+        self.extra: list[pd.DataFrame] = []
+        self.components, self.metrics = _Names(), _Names()
 
     def whole(self, path: Path) -> TableTelemetry:
-        """Join and release the parts."""
+        """Join and release the parts; without its column, ``t_avail`` is ``t_event``."""
         frame = pd.concat(self.extra) if self.extra else pd.DataFrame()
         extra = pa.Table.from_pandas(frame, preserve_index=False)
-        t_event, value = _joined(self.t_event), _joined(self.value)
+        columns = {name: np.concatenate(self.of.pop(name)) for name in [*self.of]}
+        columns["valid"] &= np.isfinite(columns["value"])
         return TableTelemetry(
+            **{"t_avail": columns["t_event"], **columns},
             path=path,
-            rows=_joined(self.rows),
-            t_event=t_event,
-            t_avail=_joined(self.t_avail) if self.t_avail else t_event,
-            component=_joined(self.component),
-            metric=_joined(self.metric),
-            value=value,
-            valid=_joined(self.valid) & np.isfinite(value),
             components=self.components.names,
             metrics=self.metrics.names,
             extra=dict(zip(extra.column_names, extra.columns, strict=True)),
         )
 
 
-def _joined(parts: list[NDArray[_Kind]]) -> NDArray[_Kind]:
-    whole = np.concatenate(parts)
-    parts.clear()
-    return whole
-
-
 def _add_long(table: pd.DataFrame, csv: Csv, parts: _Parts, path: Path, faults: Faults) -> None:
     need_columns(table, ("metric", "value"), path)
     need_cells(table, ["metric"], path, faults)
-    parts.metric.append(parts.metrics.codes(table["metric"])[:, np.newaxis])
-    parts.value.append(numbers_of(table["value"], csv, path, faults)[:, np.newaxis])
+    parts.of["metric"].append(parts.metrics.codes(table["metric"])[:, np.newaxis])
+    parts.of["value"].append(numbers_of(table["value"], csv, path, faults)[:, np.newaxis])
     valid = np.ones((len(table), 1), dtype=np.bool_)
     if "valid" in table:
         valid[:, 0] = truths_of(table["valid"], path, faults)
-    parts.valid.append(valid)
+    parts.of["valid"].append(valid)
     if extra := [name for name in table.columns if name not in TELEMETRY_COLUMNS]:
         parts.extra.append(table[extra])
 
@@ -248,12 +222,12 @@ def _add_wide(
             f"{path}:1: need telemetry.layout = 'long' in the mapping, as the column 'metric' "
             f"has names, was 'wide'"
         )
-    if not parts.metric:
-        parts.metric.append(parts.metrics.codes(pd.Series(metrics)))
-    parts.value.append(
+    if "metric" not in parts.of:
+        parts.of["metric"].append(parts.metrics.codes(pd.Series(metrics)))
+    parts.of["value"].append(
         np.column_stack([numbers_of(table[name], csv, path, faults) for name in metrics])
     )
-    parts.valid.append(np.ones((len(table), len(metrics)), dtype=np.bool_))
+    parts.of["valid"].append(np.ones((len(table), len(metrics)), dtype=np.bool_))
 
 
 def _are_words(cells: "pd.Series[str]") -> bool:

@@ -99,7 +99,10 @@ def import_csv(
     known = {part.id for part in parts.values()} or None
     rules = Rules(span.start_ns, span.end_ns, components=known)
     if plan.topology:
-        _check_topology(folder / plan.topology.file, parts, rules, faults)
+        path = folder / plan.topology.file
+        _check(path, parts, rules, faults)
+        for index, fault in parent_faults(parts.values()):
+            faults.add(path, list(parts)[index], fault)
     _check(events, dict(sorted(rows.items(), key=lambda item: item[1].t_event)), rules, faults)
     if telemetry is not None:
         telemetry.check(TelemetryRules(span.start_ns, span.end_ns, known), faults)
@@ -230,12 +233,6 @@ def _convert(
     except TraceError as error:
         faults.add(path, number, str(error))
         return None
-
-
-def _check_topology(path: Path, parts: dict[int, Component], rules: Rules, faults: Faults) -> None:
-    _check(path, parts, rules, faults)
-    for index, fault in parent_faults(parts.values()):
-        faults.add(path, list(parts)[index], fault)
 
 
 def _check(path: Path, rows: dict[int, _Part], rules: Rules, faults: Faults) -> None:

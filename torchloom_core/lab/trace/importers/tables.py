@@ -47,7 +47,8 @@ def csv_parts(path: Path, options: Csv, faults: Faults, rows: int) -> Iterator[p
 
     TraceError if the header has another delimiter than the mapping, or a column twice.
     """
-    head = _head(path)
+    with get_handle(path, "rb", compression="infer", is_text=False) as opened:
+        head = bytes(opened.handle.read(_SAMPLE_BYTES))
     encoding = _encoding(head, options)
     try:
         text = codecs.getincrementaldecoder(encoding)().decode(head)
@@ -94,11 +95,6 @@ def _undecodable(path: Path, encoding: str, error: UnicodeDecodeError) -> str:
         f"{path}{line}: need {encoding.upper()}, was the byte {error.object[error.start]:#04x}: "
         'set its encoding, such as encoding = "cp1252", under [csv] in a file for --map'
     )
-
-
-def _head(path: Path) -> bytes:
-    with get_handle(path, "rb", compression="infer", is_text=False) as opened:
-        return bytes(opened.handle.read(_SAMPLE_BYTES))
 
 
 def _encoding(head: bytes, options: Csv) -> str:

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
-import pyarrow as pa
 
 from torchloom_core.config.schema import Config
 from torchloom_core.floor.errors import MessageError, TraceError
 from torchloom_core.lab.trace.bundle.bundle import Bundle
 from torchloom_core.lab.trace.bundle.schema import INPUTS
+from torchloom_core.lab.trace.bundle.telemetry import telemetry_table
 from torchloom_core.lab.trace.bundle.writer import BundleWriter, refuse_to_replace
 from torchloom_core.lab.trace.recorded.recorded_rows import RecordedRows
 from torchloom_core.live.trajectory.reader import EpochRecord, read_epochs
@@ -253,17 +253,8 @@ class _Samples:
             np.concatenate(column) for column in zip(*self._parts, strict=True)
         )
         self._parts, self.values = [], 0
-        names = pa.array(list(self._code_of), pa.string())
-        return pa.table(
-            {
-                "t_event": t_event,
-                "t_avail": t_avail,
-                "component": pa.DictionaryArray.from_arrays(component, names),
-                "metric": pa.DictionaryArray.from_arrays(metric, names),
-                "value": value,
-                "valid": np.isfinite(value),
-            }
-        )
+        names = list(self._code_of)
+        return telemetry_table(t_event, t_avail, (component, names), (metric, names), value)
 
     def _code(self, name: str) -> int:
         return self._code_of.setdefault(name, len(self._code_of))

@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -30,10 +31,7 @@ _FAULT_NOTES = frozenset({"fault", "hang"})
 class RecordedRows:
     """Topology, job, placement, events and actions of one incarnation of a Weaver.
 
-    Parameters
-    ----------
-    start_ns : int
-        Start of the incarnation; earlier times are set to it.
+    Times before its start, ``start_ns``, are set to it.
     """
 
     def __init__(self, run: str, start_ns: int, costs: Costs) -> None:
@@ -64,29 +62,12 @@ class RecordedRows:
             case Exit():
                 self._take_exit(message, ts_ns)
             case Note() if message.kind in _FAULT_NOTES and message.worker in self._hello:
-                self._add_event(
-                    Event(
-                        id=f"{message.worker}/{message.kind}:{message.ts_ns}",
-                        t_event=self._happened(message.ts_ns, ts_ns),
-                        t_avail=ts_ns,
-                        component=self.component_of(message.worker),
-                        kind=message.kind,
-                        fatal=False,
-                        extra={"fields": message.fields},
-                    )
-                )
+                name = f"{message.worker}/{message.kind}:{message.ts_ns}"
+                component, extra = self.component_of(message.worker), {"fields": message.fields}
+                self._add_event(name, message, ts_ns, component, extra=extra, fatal=False)
             case NodeFault():
                 self._add_component(Component(id=message.node, kind=_NODE, from_ns=ts_ns))
-                self._add_event(
-                    Event(
-                        id=message.id,
-                        t_event=self._happened(message.ts_ns, ts_ns),
-                        t_avail=ts_ns,
-                        component=message.node,
-                        kind=message.kind,
-                        fatal=False,
-                    )
-                )
+                self._add_event(message.id, message, ts_ns, message.node, fatal=False)
         for output in outputs:
             if isinstance(output, Verdict) and output.granted:
                 self._actions[output.proposal] = list(self._granted(output, ts_ns))
@@ -170,17 +151,11 @@ class RecordedRows:
         if message.expected:
             self._left_ns[name] = ts_ns
             return
-        event = Event(
-            id=f"{message.worker}/exit:{message.incarnation}",
-            t_event=self._happened(message.ts_ns, ts_ns),
-            t_avail=ts_ns,
-            component=name,
-            kind="exit",
-            code="" if message.status is None else str(message.status),
-            extra={"step": message.step, "error": message.error},
-        )
-        self._add_event(event)
-        self._down.setdefault(name, event.id)
+        fault = f"{message.worker}/exit:{message.incarnation}"
+        code = "" if message.status is None else str(message.status)
+        extra = {"step": message.step, "error": message.error}
+        self._add_event(fault, message, ts_ns, name, code=code, extra=extra)
+        self._down.setdefault(name, fault)
 
     def _unplace(self, worker: str, ts_ns: int) -> None:
         place = self._placed.pop(worker, None)
@@ -190,13 +165,17 @@ class RecordedRows:
     def _add_component(self, component: Component) -> None:
         self._components.setdefault(component.id, component)
 
-    def _add_event(self, event: Event) -> None:
-        # A message may arrive twice.
-        self._events.setdefault(event.id, event)
-
-    def _happened(self, sent_ns: int, ts_ns: int) -> int:
-        """Return the time of an event by the sender's clock, limited to before its arrival."""
-        return min(max(sent_ns, self._start_ns), ts_ns) if sent_ns else ts_ns
+    def _add_event(
+        self, name: str, message: Note | NodeFault | Exit, ts_ns: int, component: str, **more: Any
+    ) -> None:
+        """Add what happened, by the sender's clock, but before its arrival; it may come twice."""
+        sent_ns = message.ts_ns
+        happened_ns = min(max(sent_ns, self._start_ns), ts_ns) if sent_ns else ts_ns
+        kind = "exit" if isinstance(message, Exit) else message.kind
+        event = Event(
+            id=name, t_event=happened_ns, t_avail=ts_ns, component=component, kind=kind, **more
+        )
+        self._events.setdefault(name, event)
 
     def _granted(self, verdict: Verdict, ts_ns: int) -> Iterator[ActionTaken]:
         for component in self._targets(verdict.action):
