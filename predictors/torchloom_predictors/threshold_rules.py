@@ -56,13 +56,9 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             raise ValueError(f"{self.metric}: need no over_s for an age, was {self.over_s:g}")
 
     def __str__(self) -> str:
-        what = {
-            "value": self.metric,
-            "rise": f"rise of {self.metric}",
-            "age": f"age of {self.metric}",
-        }
+        what = self.metric if self.of == "value" else f"{self.of} of {self.metric}"
         over = f" over {in_words(self.over_s)}" if self.over_s else ""
-        return f"{what[self.of]} {self.comparison} {self.level:g}{over}"
+        return f"{what} {self.comparison} {self.level:g}{over}"
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -25,11 +25,7 @@ _MAX_HEALTHY = 20_000
 
 
 class Baselines:
-    """The installed baselines of a predictor that is fitted, which is not compared with itself.
-
-    ``installed`` are those of ``BASELINES`` and ``DETECTORS``; ``limits`` says why a comparison is
-    missing, one sentence each.
-    """
+    """The installed baselines of a predictor but itself; ``limits`` says which are missing."""
 
     def __init__(
         self, fitting: Fitting, plugin: Predictor, installed: Sequence[PluginInfo]
@@ -73,10 +69,7 @@ class Baselines:
 
     @property
     def usable_unfitted(self) -> set[int]:
-        """Indices, after the predictor's, of baselines that forecast also without a fit.
-
-        A detector does not: it has to learn what is usual.
-        """
+        """Indices, after the predictor's, of baselines that forecast also without a fit."""
         return {
             number
             for number, (name, plugin) in enumerate(self.plugins.items(), 1)
@@ -86,10 +79,7 @@ class Baselines:
     def by_name(
         self, passes: Passes, forecasts: Mapping[int, CalibratedForecasts]
     ) -> dict[str, CalibratedForecasts]:
-        """Return the baselines' forecasts by name; a missing one is added to ``limits``.
-
-        ``forecasts`` are by index in ``passes``, where the baselines come after the predictor.
-        """
+        """Return the baselines' forecasts by name; a missing one is added to ``limits``."""
         found: dict[str, CalibratedForecasts] = {}
         for number, name in enumerate(self.plugins, 1):
             if why := passes.unfitted.get(number):

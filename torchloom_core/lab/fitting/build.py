@@ -59,10 +59,7 @@ def as_plugin_error(name: str, what: str = "cannot fit") -> Iterator[None]:
 
 
 def usual_spans_s(horizon_s: float, tick_s: float) -> list[float]:
-    """Return the default spans of metric features, seconds.
-
-    Half a horizon and two horizons, but no less than two samples.
-    """
+    """Return half a horizon and two as spans of features, but no less than two samples."""
     return sorted({max(2.0 * tick_s, share * horizon_s) for share in _SPANS})
 
 

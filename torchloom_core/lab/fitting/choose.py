@@ -280,11 +280,7 @@ def _why_not(reached: Sequence[float | str | None]) -> str:
 def judged_on(
     part: Bundle, among: Sequence[Candidate], settings: FitSettings, progress: Progress
 ) -> list[float | str | None]:
-    """Return the AUPRC of each candidate on a fold, or why it has none.
-
-    It is None if the fold has no failure. Candidates with the same forecast interval share two
-    passes.
-    """
+    """Return the AUPRC of each candidate on a fold, or why not; equal paces share two passes."""
     found: list[float | str | None] = [None] * len(among)
     paces: dict[float, tuple[Fitting, dict[int, Predictor]]] = {}
     for number, candidate in enumerate(among):

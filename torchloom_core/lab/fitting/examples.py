@@ -35,10 +35,7 @@ _MIN_FAILURES = 10
 
 
 class Outcomes:
-    """Outcomes of the moments of a trace, as far as known at ``known_until_ns``.
-
-    Moments are ``every_s`` apart; ``moments`` and ``positives`` count the labelled ones of workers.
-    """
+    """Outcomes of moments ``every_s`` apart, as known at ``known_until_ns``, and their counts."""
 
     def __init__(self, bundle: Bundle, task: Task, *, every_s: float, known_until_ns: int) -> None:
         self._bundle = bundle
@@ -57,11 +54,7 @@ class Outcomes:
         self.positives = 0
 
     def of(self, view: FleetView) -> Floats:
-        """Return ``(workers,)`` outcomes of a view, and count them once.
-
-        They are computed for many moments at a time. Views have the workers of the view before,
-        and any that joined since.
-        """
+        """Return ``(workers,)`` outcomes of a view, computed for many at once, counted once."""
         if len(self._rows) < len(view):
             self._rows = np.array([self._row_of[worker] for worker in view.workers], dtype=np.intp)
         at = (view.now_ns - self._begin_ns) // self._every_ns
@@ -131,10 +124,7 @@ class Examples:
     def passing(
         self, until_ns: int, *, others: Iterable[PredictorNeed] = (), progress: Progress
     ) -> Iterator[Example]:
-        """Yield the examples with the needs of the predictor and of others.
-
-        After ``until_ns`` of the training time all outcomes are NaN.
-        """
+        """Yield examples with all needs; after the training time all outcomes are NaN."""
         start_ns = self._bundle.manifest.start_ns
         for view in views(
             self._bundle,
@@ -172,10 +162,7 @@ class Examples:
 
 
 def suspicious_features(values: Floats, failed: Bools, names: Sequence[str]) -> tuple[str, ...]:
-    """Return a flag for each column that alone separates the failures suspiciously well.
-
-    ``values`` is ``(samples, features)``, NaN where missing; ``failed`` is ``(samples,)``.
-    """
+    """Return a flag for each column that alone separates ``failed`` suspiciously well."""
     if failed.sum() < _MIN_FAILURES or failed.mean() > MAX_PREVALENCE:
         return ()
     flags = []
@@ -198,10 +185,7 @@ def examples_of(
     first: bool = False,
     progress: Progress = lambda _: None,
 ) -> Examples:
-    """Return the training examples of a predictor, as they were known then.
-
-    With ``first`` only those before the calibration; else all before ``until_ns``.
-    """
+    """Return the training examples of a predictor; with ``first`` those before calibration."""
     split = fitting.split
     return Examples(
         fitting.bundle,
@@ -251,10 +235,7 @@ class SharedRows:
         return len(self._first)
 
     def fit(self, learner: GatheredLearner, *, again: bool) -> None:
-        """Fit one of the learners on its rows, once, or raise a PluginError.
-
-        ``again`` is whether it was fitted on fewer of them before.
-        """
+        """Fit one of the learners on its rows, once, or raise a PluginError."""
         sampled = sampled_by(learner)
         if error := self._errors.get(sampled):
             raise error

@@ -203,10 +203,7 @@ def warn_fine_ticks(bundle: Bundle, tick_s: float) -> None:
 def warn_short_spans(
     bundle: Bundle, name: str, spans_s: Sequence[float], usual_s: Sequence[float]
 ) -> None:
-    """Warn of a predictor whose spans are all shorter than the sampling interval.
-
-    ``spans_s`` is empty if it reads no telemetry; ``usual_s`` are the spans to recommend.
-    """
+    """Warn of a predictor whose spans are all shorter than the sampling interval."""
     every_s = sample_interval_s(bundle) if spans_s else None
     if every_s is not None and max(spans_s) < every_s:
         usual = ", ".join(f"{span_s:.10g}" for span_s in usual_s)

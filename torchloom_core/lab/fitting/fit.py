@@ -90,11 +90,8 @@ def fit(
         If an option is wrong.
     PluginError
         If the predictor breaks its contract, cannot learn from the trace or makes no forecast.
-    TraceError
-        If a file of the trace changed, the trace was replaced meanwhile or is too short,
-        ``until_ns`` is outside of it, or it has no event of a kind.
-    LeakError
-        If an event or action is available before it happens.
+    TraceError, LeakError
+        If the trace was replaced meanwhile or is too short, or as :func:`check`.
     """
     if not is_checked:
         check(bundle, settings)

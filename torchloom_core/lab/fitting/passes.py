@@ -42,22 +42,10 @@ Stages = Callable[[str], Progress]
 class Passes:
     """Predictors that learn from one trace; those that learn from rows share their passes.
 
-    Parameters
-    ----------
-    usable_unfitted : collection of int
-        Indices of predictors that forecast also without a fit.
-    raise_first : bool
-        Whether an error of the first predictor is raised; else it is left out like any other.
-
-    Attributes
-    ----------
-    examples : Examples
-        The training examples of the final fit; the first predictor's inputs are checked for
-        suspicious columns.
-    refused, unfitted : dict of int to PluginError
-        Why a predictor makes no forecasts, and why one of ``usable_unfitted`` could not be fitted.
-    prevalence : float
-        That of the first fit's training time.
+    ``usable_unfitted`` are the indices of those that forecast also without a fit. With
+    ``raise_first`` an error of the first is raised; else it is left out like any other, and
+    ``refused`` or ``unfitted`` says why. ``examples`` are of the final fit, ``prevalence`` of the
+    first one's time.
     """
 
     def __init__(
@@ -93,10 +81,7 @@ class Passes:
         self._fit_alone()
 
     def learn_twice(self) -> dict[int, BacktestForecasts]:
-        """Fit all predictors, first without the calibration time; return their forecasts of that.
-
-        Refused predictors are left out.
-        """
+        """Fit all, first without the calibration time; return the forecasts of that by the able."""
         split, rows, first = self._fitting.split, self._rows(), self._rows()
         outcomes = Outcomes(
             self._fitting.bundle,
@@ -221,11 +206,7 @@ class Passes:
 
 @dataclass(frozen=True, eq=False)
 class CalibratedForecasts:
-    """The forecasts of one predictor, calibrated.
-
-    ``earlier`` are on the calibration time, by the first fit; ``later`` on the time to score, by
-    the final fit.
-    """
+    """Calibrated: of the calibration time by the first fit, of later time by the final one."""
 
     earlier: Judged
     later: BacktestForecasts
@@ -241,17 +222,8 @@ def calibrated(
 ) -> CalibratedForecasts:
     """Calibrate the forecasts of one predictor, ``name`` in errors.
 
-    Parameters
-    ----------
-    earlier, later : BacktestForecasts
-        By the first fit, from its training time to ``until_ns``; by the final fit, from there on.
-    prevalence : float
-        Of the first fit's training time.
-
-    Raises
-    ------
-    PluginError
-        If there is no forecast in the calibration time.
+    ``earlier`` are by the first fit, from its training time, with ``prevalence``, to ``until_ns``;
+    ``later`` by the final fit, from there on. PluginError without a forecast to calibrate on.
     """
     split = fitting.split
     judged = judge(

@@ -194,10 +194,7 @@ class FitSettings:
 
 
 class Fitting:
-    """One trace, split in time for one predictor and its baselines.
-
-    ``watched`` is the kind of the components that play the workers.
-    """
+    """One trace, split in time for one predictor and its baselines."""
 
     def __init__(self, bundle: Bundle, settings: FitSettings, plugin: Predictor) -> None:
         self.bundle = bundle

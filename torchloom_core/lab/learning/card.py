@@ -19,11 +19,7 @@ from torchloom_core.wire.limits import Int64
 
 
 class Tried(msgspec.Struct, frozen=True, kw_only=True):
-    """The scores of one candidate on folds of the training time.
-
-    ``auprc`` has None for a fold that could not be scored, for the reason ``why``; it is empty if
-    the candidate was left out.
-    """
+    """The AUPRC of a candidate on folds of the training time, and why it has none."""
 
     candidate: str
     auprc: tuple[float | None, ...]

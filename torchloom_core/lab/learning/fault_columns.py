@@ -213,10 +213,7 @@ class FaultColumns:
         return np.array([np.bincount(at, of, nodes) for of in weights]).T
 
     def _watched(self, view: FleetView) -> Floats:
-        """Return the observed share of the decayed time, for each half life.
-
-        Without it, counts would grow from day to day after observation began.
-        """
+        """Return the observed share of the decayed time; without it, counts would grow daily."""
         watched_s = np.fmax.reduce(view.watched_s, initial=np.nan)
         if np.isnan(watched_s):
             return np.ones(len(self._half_lives_s))

@@ -118,10 +118,7 @@ class Features:
         return (*seasons, *ages, *numbers, *self.history_names)
 
     def recurred(self, length_s: float) -> NDArray[np.bool_]:
-        """Return ``(features,)``: whether each can be learned from ``length_s`` of training time.
-
-        All can but seasons that recur fewer than four times.
-        """
+        """Return ``(features,)``: whether its season, if any, came four times in ``length_s``."""
         learned = np.ones(len(self.names), dtype=bool)
         seen = [length_s >= _RECURRED * season_s for season_s in self.seasons_s for _ in _OF_SEASON]
         learned[: len(seen)] = seen
@@ -184,10 +181,7 @@ def _in_seasons(now_ns: int, seasons_s: tuple[float, ...]) -> Floats:
 
 
 def _in_service_s(view: FleetView) -> Floats:
-    """Return ``(workers,)`` seconds since the first sample.
-
-    NaN if the first sample came as observation began: the worker may have been there before.
-    """
+    """Return ``(workers,)`` seconds since the first sample; NaN if observation began with it."""
     watched_s = view.watched_s
     longest_s = np.fmax.reduce(watched_s, initial=0.0)
     came_later = watched_s < longest_s - max(AT_ONCE_S, 1.5 * view.tick_s)

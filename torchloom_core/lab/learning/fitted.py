@@ -18,10 +18,7 @@ from torchloom_core.lab.learning.model import Model
 
 
 class FittedPredictor:
-    """Wraps a predictor, already fitted or restored, and its calibration.
-
-    ``every_s`` is by default the predictor's own; ``card`` is its model card.
-    """
+    """A predictor, already fitted or restored, with its calibration and model card."""
 
     def __init__(
         self,
@@ -45,10 +42,7 @@ class FittedPredictor:
         return self._predictor.Options
 
     def forecast(self, view: FleetView) -> Hazard:
-        """Return the calibrated probabilities, ``(workers,)``.
-
-        PluginError if a value is not a probability; calibration would make it look like one.
-        """
+        """Return calibrated ``(workers,)``; PluginError for a value that is no probability."""
         hazard = self._predictor.forecast(view)
         if not isinstance(hazard, Hazard):
             return hazard
@@ -57,10 +51,7 @@ class FittedPredictor:
 
 
 def restore(model: Model, cls: type[Any], path: Path) -> Predictor:
-    """Return the model's predictor, restored from its parts.
-
-    ModelError if the installed predictor does not take the model's options or parts.
-    """
+    """Return the model's predictor; ModelError if the installed one does not take its parts."""
     try:
         options = msgspec.convert(model.info.options, cls.Options)
         predictor: Predictor = cls(options)
@@ -80,10 +71,7 @@ def restore(model: Model, cls: type[Any], path: Path) -> Predictor:
 def load_fitted(
     path: Path, cls: type[Any], *, every_s: float | None = None
 ) -> tuple[FittedPredictor, Model]:
-    """Read a model and return it as a predictor of class ``cls``.
-
-    ModelError if it cannot be read, or is a model of another predictor.
-    """
+    """Return a model and its predictor of class ``cls``; ModelError if it is of another."""
     model = Model.load(path)
     if model.info.predictor != cls.name:
         raise ModelError(f"{path}: need a model of {cls.name}, was one of {model.info.predictor!r}")

@@ -10,11 +10,7 @@ import msgspec
 
 @dataclass(frozen=True)
 class TaskWording:
-    """The words of one task: a failure or an incident.
-
-    ``before`` is where the positive moments lie, ``positive`` describes them, and ``found`` those
-    that a predictor can find.
-    """
+    """The words of one task: what happens, and where positive moments and found ones lie."""
 
     one: str
     many: str

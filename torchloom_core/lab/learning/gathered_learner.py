@@ -52,10 +52,7 @@ class FitSize:
         return min(max_healthy, self.components * self.moments) + self.failing
 
     def sample_bytes(self, max_healthy: int, columns: int) -> int:
-        """Return the most memory to gather such a sample and to learn from it, bytes.
-
-        Thinning copies a sample; calibration needs a second one; scaling copies the rows.
-        """
+        """Return the most memory to gather two samples, thin and scale them, and learn, bytes."""
         rows, at_once = self.rows(max_healthy), self.components * columns
         return NUMBER_BYTES * (6 * rows * columns + 2 * at_once)
 

@@ -85,11 +85,7 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Model:
-    """A fitted predictor: its parts, its card, and the settings to make it again.
-
-    ``parts`` are those of :meth:`~torchloom_core.interface.api.Learner.parts`; empty if it does not
-    learn.
-    """
+    """A fitted predictor: its parts, if it learns, its card, and the settings to make it again."""
 
     info: ModelInfo
     parts: Mapping[str, bytes]
@@ -109,10 +105,7 @@ class Model:
         return msgspec.structs.replace(info, sha256=_sha256(_encode(info)))
 
     def save(self, path: Path, *, force: bool = False) -> None:
-        """Write the folder atomically; ``force`` replaces an existing model, and nothing else.
-
-        ModelError if the path does not end in .tlmodel, exists, or cannot be written.
-        """
+        """Write the folder atomically; ``force`` replaces a model, and nothing else."""
         refuse_place(path, force=force)
         try:
             with _new_folder(path, force=force) as folder:
@@ -127,11 +120,7 @@ class Model:
 
     @classmethod
     def load(cls, path: Path) -> "Model":
-        """Read the folder.
-
-        ModelError if it is no model, has another schema, a part is missing or was changed, or the
-        card is that of another model.
-        """
+        """Read the folder; ModelError if a part is missing or changed, or the card is another's."""
         if not path.is_dir():
             raise ModelError(
                 f"{path}: need a model, was {'a file' if path.exists() else 'nothing'}"
@@ -150,10 +139,7 @@ class Model:
 
 
 def refuse_place(path: Path, *, force: bool) -> None:
-    """Raise ModelError if a model must not be written there; call before a long fit.
-
-    Folders left by killed processes are removed first.
-    """
+    """Raise ModelError if no model may be written there, once abandoned folders are removed."""
     if path.suffix != SUFFIX:
         raise ModelError(f"{path}: need the suffix {SUFFIX}, was {path.suffix or 'none'}")
     clear_abandoned(path)

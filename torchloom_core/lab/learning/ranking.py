@@ -65,10 +65,7 @@ class Ranking:
 def precision_and_recall(
     score: Floats, positive: NDArray[np.bool_]
 ) -> tuple[Floats, Floats, Floats]:
-    """Return precision, recall and threshold at every distinct score, from the lowest on.
-
-    ``score`` and ``positive`` are ``(samples,)``, without NaN and with at least one positive.
-    """
+    """Return precision, recall and threshold at every score, from the lowest on, without NaN."""
     threshold, at = np.unique(score, return_inverse=True)
     alarms = np.cumsum(np.bincount(at)[::-1])[::-1]
     right = np.cumsum(np.bincount(at, positive)[::-1])[::-1]

@@ -155,10 +155,7 @@ class RowLearner(GatheredLearner):
         """Return an estimator fitted on the rows; some columns may be all NaN."""
 
     def grow_again(self, trees: Any, rows: Rows) -> Any:
-        """Return an estimator fitted on more rows; tuned settings of ``trees`` may be reused.
-
-        ``trees``, which were calibrated, may use other columns.
-        """
+        """Return an estimator of more rows, which may reuse settings of ``trees``, not columns."""
         return self.grow(rows)
 
     @abstractmethod
@@ -280,10 +277,7 @@ class RowLearner(GatheredLearner):
         }
 
     def restore(self, parts: Mapping[str, bytes]) -> None:
-        """Restore the state that :meth:`parts` returned.
-
-        ModelError if a part is missing or damaged, or has other features.
-        """
+        """Restore the parts; ModelError if one is missing or damaged, or has other features."""
         card = f"{self.name}.json"
         learned = json_part(parts, card, Learned)
         if learned.features != self.features.names:

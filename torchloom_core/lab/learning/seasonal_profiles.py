@@ -206,10 +206,7 @@ class SeasonalProfiles:
         return usual
 
     def spreads_off(self, measured: Floats, rows: Sequence[int], now_ns: int) -> Floats:
-        """Return ``(workers, metrics)`` spreads above the usual value, NaN if unknown.
-
-        ``rows`` are those of the workers here; -1 for an unknown worker.
-        """
+        """Return ``(workers, metrics)`` spreads above usual; -1 is the row of unknown workers."""
         with np.errstate(over="ignore", invalid="ignore"):
             off: Floats = (measured - self.usual(now_ns)[rows]) / self.spread[rows]
         return off

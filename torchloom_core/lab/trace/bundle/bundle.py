@@ -165,11 +165,7 @@ class Bundle:
             yield from parts(path, start_ns=start_ns, end_ns=end_ns, metrics=metrics)
 
     def first_reports(self, since: tuple[tuple[str, int], ...]) -> dict[tuple[str, int], int]:
-        """Return the time of the first telemetry of a component at or after a moment.
-
-        ``since`` are components, each with a moment, ns since the epoch. Components that never
-        report again are left out. The answer is cached.
-        """
+        """Return the first telemetry of each component from its moment in ns on, if any; cached."""
         return self.once(("first_reports", since), lambda own: first_after(own.telemetry, since))
 
     def once(self, key: Hashable, compute: Callable[["Bundle"], _T]) -> _T:
@@ -200,10 +196,7 @@ class Bundle:
         return self._digest
 
     def refuse_replaced(self) -> None:
-        """Raise a TraceError if the bundle changed since its digest was first computed.
-
-        Or if a file does not match its checksum: what was read meanwhile would mix both versions.
-        """
+        """Raise a TraceError if the bundle or a file of it changed since its digest."""
         if Bundle.open(self.path).digest() != self._digest:
             raise TraceError(
                 f"{self.path}: need a bundle that does not change while it is read, was replaced: "
@@ -302,10 +295,7 @@ def _known_ns(event: Event) -> int:
 
 
 class DerivedBundle(Bundle):
-    """A bundle with the files of another one, but other rows: a subclass overrides what differs.
-
-    Metrics, measured components and reports are not read again.
-    """
+    """A bundle with the same files and metrics as another; a subclass overrides what differs."""
 
     def __init__(self, bundle: Bundle, manifest: Manifest | None = None) -> None:
         super().__init__(bundle.path, manifest or bundle.manifest)

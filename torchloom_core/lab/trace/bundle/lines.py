@@ -29,10 +29,7 @@ _OF_CHOICE = re.compile(r"Invalid enum value .* - at `\$\.(\w+)`")
 
 
 def encode_row(row: Row) -> bytes:
-    """Return the row as one line of JSON, its extra columns beside the others.
-
-    TraceError if an extra column has the name of a column of the schema, or is not JSON.
-    """
+    """Return the row as one line of JSON; TraceError if an extra column cannot stand beside it."""
     columns = msgspec.to_builtins(row, builtin_types=())
     extra = columns.pop(_EXTRA, {})
     if taken := sorted(extra.keys() & _COLUMNS[type(row)]):

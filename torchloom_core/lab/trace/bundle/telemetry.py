@@ -38,10 +38,7 @@ def telemetry_table(
     value: NDArray[np.float64],
     valid: NDArray[np.bool_] | None = None,
 ) -> pa.Table:
-    """Return rows of telemetry; by default finite values are valid.
-
-    Component and metric are ``(rows,)`` codes, and the names that they index.
-    """
+    """Return rows of telemetry from codes and the names that they index; finite ones are valid."""
     named = (
         pa.DictionaryArray.from_arrays(pa.array(code, pa.int32()), pa.array(names, pa.string()))
         for code, names in (component, metric)
@@ -57,10 +54,7 @@ def parts(
     end_ns: int | None = None,
     metrics: Sequence[str] | None = None,
 ) -> Iterator[pa.Table]:
-    """Yield the rows with ``start_ns <= t_avail < end_ns`` of the given metrics.
-
-    Row groups without rows in that time are not read.
-    """
+    """Yield rows with ``start_ns <= t_avail < end_ns``; row groups of other times are not read."""
     with opened(path) as file:
         for group in range(file.num_row_groups):
             if not _may_overlap(file, group, start_ns, end_ns):
@@ -105,10 +99,7 @@ def opened(path: Path) -> Iterator[pq.ParquetFile]:
 
 
 def conform(table: pa.Table, place: str) -> pa.Table:
-    """Return the table with the schema's columns first, each of its type.
-
-    TraceError if a column is missing or cannot be cast to its type.
-    """
+    """Return the table with the schema's columns first; TraceError if one cannot be its type."""
     columns = {}
     for name in TYPES:
         if name not in table.column_names:
@@ -182,10 +173,7 @@ def _chosen(
 def first_after(
     telemetry: Callable[[int], Iterable[pa.Table]], since: Iterable[tuple[str, int]]
 ) -> dict[tuple[str, int], int]:
-    """Return the arrival of the next telemetry of each component at or after each moment.
-
-    ``telemetry`` returns the tables from a moment on, in the order of arrival.
-    """
+    """Return the next telemetry from each moment on; ``telemetry`` is called with the first."""
     waiting: dict[str, list[int]] = {}
     for name, ns in since:
         waiting.setdefault(name, []).append(ns)
@@ -251,10 +239,7 @@ def codes(column: pa.ChunkedArray, names: Collection[str]) -> Ints:
 
 
 def numbers(column: pa.ChunkedArray) -> NDArray[Any]:
-    """Return a column of numbers or booleans without nulls as an array.
-
-    pyarrow's own conversions import pandas, which is slow; DLPack does not.
-    """
+    """Return numbers or booleans without nulls; pyarrow's own conversions import pandas."""
     whole = column.combine_chunks()
     if pa.types.is_boolean(whole.type):
         return np.from_dlpack(whole.cast(pa.uint8())).view(np.bool_)

@@ -165,21 +165,10 @@ _FILE_OF = {kind: file for file, kind in ROW_OF.items()}
 class BundleWriter:
     """Context manager that writes a bundle; the bundle appears at its end, unless an error occurs.
 
-    Rows may come in any order: events and actions are sorted, the others keep their order.
-
-    Parameters
-    ----------
-    path : Path
-        The folder to create, ``NAME.tltrace``.
-    exposure : mapping of str to Exposure, optional
-        By default computed from the topology, or without one from all named components.
-    force : bool
-        Replace an existing bundle; anything else at the path is never replaced.
-
-    Raises
-    ------
-    TraceError
-        If the path exists, the span is empty or out of range, or the bundle cannot be written.
+    Rows may come in any order: events and actions are sorted, the others keep their order. By
+    default ``exposure`` is computed from the topology, or without one from all named components.
+    ``force`` replaces an existing bundle, and nothing else. TraceError if the path exists, the span
+    is empty or out of range, or the bundle cannot be written.
     """
 
     def __init__(
@@ -249,11 +238,7 @@ class BundleWriter:
         self._input_rows += 1
 
     def telemetry(self, table: pa.Table) -> None:
-        """Add telemetry, its ``t_avail`` no earlier than that of the rows before.
-
-        TraceError if it is, if a column of ``TELEMETRY_COLUMNS`` is missing, of another type or has
-        a null, or if the other columns differ from those of the first table.
-        """
+        """Add telemetry, its ``t_avail`` no earlier than before, or raise a TraceError."""
         self._telemetry.append(table)
 
     def __exit__(
@@ -329,10 +314,7 @@ def exposure_of(parts: Sequence[Component], start_ns: int, end_ns: int) -> dict[
 
 
 def refuse_to_replace(path: Path, *, force: bool) -> None:
-    """Raise TraceError if no bundle may be written to ``path``; call before long work.
-
-    Folders left by killed processes are removed first.
-    """
+    """Raise TraceError if no bundle may be written there, once abandoned folders are removed."""
     refuse_unwritable(path, TraceError)
     clear_abandoned(path)
     if not path.exists():

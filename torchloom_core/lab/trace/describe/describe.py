@@ -305,10 +305,7 @@ def _came(bundle: Bundle, watched: Watched, whole: Span) -> dict[int, int]:
 
 
 def failed_for_good(bundle: Bundle, watched: Watched) -> dict[int, int]:
-    """Return the time of failure of each row that did not come back.
-
-    See :func:`~torchloom_core.lab.trace.feed.silences.events_with_ends`.
-    """
+    """Return when each row failed that did not come back, see :func:`events_with_ends`."""
     events = events_with_ends(bundle, watched, Evaluate().repair_s)
     return {
         row: event.t_event

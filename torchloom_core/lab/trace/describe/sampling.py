@@ -34,10 +34,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def sampling(bundle: Bundle, there_s: Mapping[str, float]) -> dict[str, Sampling]:
-    """Return the sampling of each metric, by its name.
-
-    ``there_s`` is the time in service of each component, by default the whole span.
-    """
+    """Return the sampling of each metric, for components that were there that many seconds."""
     series = _Series(bundle.measured, bundle.metrics)
     for table in bundle.telemetry():
         series.take(table)

@@ -42,9 +42,7 @@ class Feed:
     First come the faults known at the start, then a hello of every watched component in service.
     Every tick is a :class:`SampleTable` of all components seen so far and a :class:`Tick`; faults,
     exits and hellos come between ticks, when they became known. Each iteration starts over.
-
-    Without telemetry, or without metrics to read, every component that is not away reports at
-    every tick.
+    Without metrics to read, every component that is not away reports at every tick.
 
     Parameters
     ----------
@@ -57,11 +55,6 @@ class Feed:
         Span and metrics to read; by default all of the bundle's.
     shows : callable
         Whether an event appears as a fault.
-
-    Raises
-    ------
-    TraceError
-        If there are no watched components, or the span is empty.
     """
 
     def __init__(
@@ -165,10 +158,7 @@ class Feed:
 
 
 class _Present:
-    """The watched components that have sent a hello.
-
-    ``is_there`` is ``(watched,)``, False for those that ended or never started.
-    """
+    """The watched components that have sent a hello, and ``(watched,)``: which are in service."""
 
     def __init__(self, watched: Watched) -> None:
         self._row_of = {worker: row for row, worker in enumerate(watched.ids)}
@@ -185,10 +175,7 @@ class _Present:
             self.is_there[row] = isinstance(message, Hello)
 
     def seen(self) -> tuple[tuple[str, ...], NDArray[np.intp]]:
-        """Return the workers that have sent a hello, and ``(workers,)`` their watched rows.
-
-        The same objects until there is one more.
-        """
+        """Return the workers that sent a hello, and their rows; the same objects until one more."""
         if len(self._workers) < len(self._seen):
             self._workers = tuple(self._seen)
             self._rows = np.array(list(self._seen.values()), dtype=np.intp)

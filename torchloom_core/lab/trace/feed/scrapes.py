@@ -76,11 +76,7 @@ class Scrapes:
 
 
 class _Chunk:
-    """Rows of telemetry as numbers, without unknown components, sorted by ``t_avail``.
-
-    ``part`` and ``column`` number the component and the metric; ``valid`` is False also for values
-    that are not finite.
-    """
+    """Rows of known components as numbers, sorted by ``t_avail``; only finite ones are valid."""
 
     def __init__(self, table: Any, parts: "_Parts", column_of: dict[str, int]) -> None:
         part = codes(table["component"], parts.number)
@@ -94,10 +90,7 @@ class _Chunk:
 
 
 class _Parts:
-    """Every component with telemetry, by number, and the watched rows that it applies to.
-
-    ``pairs`` counts the pairs of both: no fewer than there are components.
-    """
+    """Every component with telemetry, by number, and the ``pairs`` with rows that it applies to."""
 
     def __init__(self, bundle: Bundle, watched: Watched) -> None:
         names = sorted({*watched.ids, *bundle.measured})

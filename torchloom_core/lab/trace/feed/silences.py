@@ -100,10 +100,7 @@ class Silence(NamedTuple):
 
 
 class _Signs(NamedTuple):
-    """Start, reports and end of each row, ``(signs,)`` int64, by row and time.
-
-    ``at`` is the number of earlier moments with a report of any component.
-    """
+    """Start, reports and end of each row; ``at`` counts earlier moments with any report."""
 
     row: Ints
     at: Ints

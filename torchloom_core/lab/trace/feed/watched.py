@@ -15,11 +15,7 @@ Label = str | float
 
 
 class Labels(NamedTuple):
-    """The labels of all watched components, one dict per component.
-
-    ``numbers`` names the numeric labels that differ between components, ``words`` the text labels
-    that some components share and others do not.
-    """
+    """The labels of all components, and the informative ones that are numbers and words."""
 
     of: tuple[dict[str, Label], ...] = ()
     numbers: tuple[str, ...] = ()
@@ -107,10 +103,7 @@ class Watched:
 
 
 def watch(bundle: Bundle) -> Watched:
-    """Return the watched components: the nodes, or without nodes the most frequent kind.
-
-    Without a topology every named component is a node.
-    """
+    """Return the watched components: nodes, else the most frequent kind, else all that is named."""
     return bundle.once("watch", _watched)
 
 
@@ -181,10 +174,7 @@ class _Tree:
         return next((other for other in self._up(name) if self.parts[other].kind == kind), "")
 
     def group(self, name: str, kind: str) -> str:
-        """Return the rack of a component, or else the nearest component above it.
-
-        Nodes and components of its own kind do not count; "" if there is none.
-        """
+        """Return the rack, or else the nearest component above of another kind, no node; or ""."""
         others = (other for other in self._up(name) if self.parts[other].kind not in (kind, _NODE))
         return self.first_above(name, "rack") or next(others, "")
 

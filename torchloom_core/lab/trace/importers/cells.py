@@ -150,10 +150,7 @@ class Parsed(NamedTuple):
 
 
 def times_ns(cells: "pd.Series[str]", plan: Plan, path: Path, faults: Faults) -> Ints:
-    """Return times as nanoseconds since the Unix epoch; a cell that is not a time is a fault.
-
-    All numbers without a unit are one fault, at the first: pandas would read 1800 as a year.
-    """
+    """Return nanoseconds since the Unix epoch; all numbers without a unit are one fault."""
     times, numbers = plan.times, np.zeros(len(cells), dtype=np.bool_)
     if times.unit == "iso8601":
         numbers = _numbers(cells)
@@ -193,10 +190,7 @@ def plain_cells(cells: "pd.Series[Any]") -> list[Any]:
 
 
 def numbers_of(cells: "pd.Series[str]", csv: Csv, path: Path, faults: Faults) -> Floats:
-    """Return cells as float64: NaN for an empty cell, 1 for true, 0 for false.
-
-    Any other text is a fault.
-    """
+    """Return float64: NaN for an empty cell, 1 for true, 0 for false; other text is a fault."""
     read = pd.to_numeric(_with_points(cells, csv), errors="coerce")
     numbers: Floats = read.to_numpy(np.float64, na_value=np.nan)
     odd = np.isnan(numbers)

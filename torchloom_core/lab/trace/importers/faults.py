@@ -52,11 +52,7 @@ class Faults:
     def add_first(
         self, path: Path, what: str, rows: Sequence[int], text_of: Callable[[int], str]
     ) -> None:
-        """Add one fault for many rows, at the first of them.
-
-        Later parts of the file with the same key ``what`` only add to its count. ``text_of``
-        returns the text, given the number of further rows.
-        """
+        """Add one fault for all rows under the key ``what``, at the first of them."""
         known = self._firsts.get((path, what))
         if known is None:
             self._count += 1

@@ -91,10 +91,7 @@ def import_infinitehbd(folder: Path, out: Path, *, name: str = "", force: bool =
 
 
 def _paired(path: Path) -> tuple[dict[_Started, _Fault], dict[_Started, int]]:
-    """Return the fault of every start, and the end of those that ended.
-
-    An end belongs to the oldest open fault of the same node and description.
-    """
+    """Return the fault of every start, and the ends; an end is that of the oldest open fault."""
     starts: dict[_Started, _Fault] = {}
     ends: dict[_Started, int] = {}
     open_: defaultdict[_Fault, deque[_Started]] = defaultdict(deque)

@@ -15,10 +15,7 @@ _LISTED = 5
 
 
 class Clipped(NamedTuple):
-    """The tables without the rows outside the span; events by row number.
-
-    ``lines`` are notes on the rows left out: how many, and which.
-    """
+    """The tables without the rows outside the span, events by row number; notes on those rows."""
 
     start_ns: int
     end_ns: int

@@ -43,10 +43,7 @@ _PACKED = (".gz", ".bz2", ".zip", ".xz", ".zst", ".tar", ".tgz", ".tbz", ".txz")
 
 
 def csv_parts(path: Path, options: Csv, faults: Faults, rows: int) -> Iterator[pd.DataFrame]:
-    """Yield a CSV file as text in parts, at least one; blank rows are skipped but counted.
-
-    TraceError if the header has another delimiter than the mapping, or a column twice.
-    """
+    """Yield a CSV file as text in parts, at least one; blank rows are skipped but counted."""
     with get_handle(path, "rb", compression="infer", is_text=False) as opened:
         head = bytes(opened.handle.read(_SAMPLE_BYTES))
     encoding = _encoding(head, options)
@@ -225,11 +222,7 @@ _PLAIN: tuple[Callable[[pa.DataType], bool], ...] = (
 
 
 def read_table(path: Path, csv: Csv, faults: Faults) -> pd.DataFrame:
-    """Read a Parquet file, or a CSV file as text; blank rows are skipped but counted.
-
-    A named index that pandas stored in a Parquet file becomes a column. TraceError if it cannot be
-    read.
-    """
+    """Read a Parquet file with its named index, or a CSV file as text; blank rows only count."""
     return pd.concat(read_parts(path, csv, faults))
 
 

@@ -45,10 +45,7 @@ class IncarnationLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InputLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Every other line: one input, and its time.
-
-    ``telemetry`` is a batch as base64 of msgpack, which is exact; ``body`` any other message.
-    """
+    """Every other line: ``telemetry`` as base64 of exact msgpack, or another message."""
 
     seq: Int64
     ts_ns: Int64
@@ -76,11 +73,7 @@ def input_line(seq: int, ts_ns: int, message: Telemetry | Input) -> InputLine:
 
 
 def recorded_incarnation(bundle: Bundle) -> RecordedIncarnation:
-    """Return the config and the overruns of a bundle's incarnation.
-
-    TraceError if the bundle was not made from a trajectory, or its config is invalid in this
-    version.
-    """
+    """Return config and overruns; TraceError if the bundle is not of a trajectory."""
     lines = _lines(bundle)
     place, line = next(lines)
     try:
@@ -93,10 +86,7 @@ def recorded_incarnation(bundle: Bundle) -> RecordedIncarnation:
 
 
 def recorded_inputs(bundle: Bundle) -> Iterator[tuple[int, Telemetry | Input]]:
-    """Yield ``(ts_ns, message)`` of every input, in the kernel's order.
-
-    TraceError if the bundle was not made from a trajectory, or a line is damaged or missing.
-    """
+    """Yield ``(ts_ns, message)`` in the kernel's order; TraceError at a damaged line."""
     lines = _lines(bundle)
     next(lines)
     number = 1

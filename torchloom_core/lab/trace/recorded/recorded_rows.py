@@ -29,10 +29,7 @@ _FAULT_NOTES = frozenset({"fault", "hang"})
 
 
 class RecordedRows:
-    """Topology, job, placement, events and actions of one incarnation of a Weaver.
-
-    Times before its start, ``start_ns``, are set to it.
-    """
+    """Topology, job, placement, events and actions of an incarnation, none before its start."""
 
     def __init__(self, run: str, start_ns: int, costs: Costs) -> None:
         self._run = run

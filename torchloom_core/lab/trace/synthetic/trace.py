@@ -50,10 +50,7 @@ _Span = TypeVar("_Span", Sign, Silence)
 
 
 def tables(parameters: Parameters, faults: Faults) -> Iterator[Any]:
-    """Yield tables of ``TELEMETRY_COLUMNS``, sorted by ``t_avail``.
-
-    Their size depends only on the number of nodes: memory does not grow with the span.
-    """
+    """Yield telemetry sorted by ``t_avail``, in tables that do not grow with the span."""
     step_ns = round(parameters.interval_s * SECOND_NS)
     if not step_ns:
         return
@@ -138,10 +135,7 @@ class _Spans(Generic[_Span]):
 
 
 def synthesize(out: Path, parameters: Parameters, *, force: bool = False) -> None:
-    """Write the bundle ``out``; the same parameters give the same bytes.
-
-    TraceError if ``out`` exists and ``force`` is not set, or there are more racks than nodes.
-    """
+    """Write the bundle ``out``, the same bytes for the same parameters, or raise TraceError."""
     refuse_to_replace(out, force=force)
     if parameters.racks > parameters.nodes:
         raise TraceError(
@@ -199,10 +193,7 @@ class BandwidthParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
 def synthesize_bandwidth(
     out: Path, parameters: BandwidthParameters, *, force: bool = False
 ) -> None:
-    """Write the bundle ``out``; the same parameters give the same bytes.
-
-    TraceError if ``out`` exists and ``force`` is not set, or it would have too many values.
-    """
+    """Write the bundle ``out``, the same bytes for the same parameters, or raise TraceError."""
     samples = parameters.duration_s / parameters.interval_s
     if samples * parameters.workers > _MOST_VALUES:
         raise TraceError(

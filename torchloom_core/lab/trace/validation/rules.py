@@ -29,10 +29,7 @@ from torchloom_core.lab.trace.bundle.telemetry import PART_ROWS, conform, opened
 
 
 class Rules:
-    """Checks each row in a span by itself and against the rows checked before it.
-
-    ``components`` and ``jobs`` are their ids; None where the bundle does not list them.
-    """
+    """Checks each row by itself and against earlier ones; None where ids are not listed."""
 
     def __init__(
         self,
@@ -113,10 +110,7 @@ class Rules:
 
 
 def parent_faults(parts: Iterable[Component]) -> Iterator[tuple[int, str]]:
-    """Yield ``(index, fault)`` for missing parents and for the first cycle of parents.
-
-    A missing parent is one fault, at the first component that names it.
-    """
+    """Yield ``(index, fault)`` for each missing parent, where first named, and for a cycle."""
     listed = list(parts)
     index_of = {part.id: index for index, part in enumerate(listed)}
     missing: dict[str, list[int]] = {}
@@ -164,10 +158,7 @@ _Rows = NDArray[np.bool_]
 
 
 class TelemetryRules:
-    """Checks files in order; reports the first row that breaks a rule, and counts the others.
-
-    ``components`` are their ids; None without a topology.
-    """
+    """Checks files in order; reports the first row that breaks a rule, and counts the others."""
 
     def __init__(self, start_ns: int, end_ns: int, components: Set[str] | None) -> None:
         self._start_ns = start_ns
