@@ -21,7 +21,7 @@ from torchloom_core.wire.operations import (
     SetKnob,
     SetKnobs,
 )
-from torchloom_threadlet.capabilities import checkpoint, drain, dump, knob, knobs, resume, rewind
+from torchloom_threadlet.capabilities import checkpoint, drain, dump, knob, pause, rewind
 from torchloom_threadlet.testing import TrainerCapabilityContract
 
 PACKAGE = """
@@ -81,7 +81,7 @@ class TestDump(TrainerCapabilityContract):
 
 
 class TestResume(TrainerCapabilityContract):
-    part, operation = resume.ResumePart, Resume()
+    part, operation = pause.ResumePart, Resume()
 
 
 class TestKnob(TrainerCapabilityContract):
@@ -92,7 +92,7 @@ class TestKnob(TrainerCapabilityContract):
 
 
 class TestKnobs(TrainerCapabilityContract):
-    part, operation = knobs.SetKnobsPart, SetKnobs(values={"width": 2})
+    part, operation = knob.SetKnobsPart, SetKnobs(values={"width": 2})
 
     def prepare(self, loom):
         loom.knob("width", lambda: 1, lambda value: None, kind="int", fence="run")

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchloom_threadlet.compression import MODES
-from torchloom_threadlet.compression.codecs import Memory
+from torchloom_threadlet.compression.codecs import Feedback, Memory
 from torchloom_threadlet.compression.collectives import (
     Exchange,
     Gather,
@@ -14,7 +14,6 @@ from torchloom_threadlet.compression.collectives import (
     Sum,
     reduce_together,
 )
-from torchloom_threadlet.compression.feedback import Feedback
 from torchloom_threadlet.compression.modes import make_codecs
 from torchloom_threadlet.compression.pieces import Piece, Pieces
 from torchloom_threadlet.compression.quantizers import Bfloat16, Float16, Int8

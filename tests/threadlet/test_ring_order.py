@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.threadlet.ranks import Quorum, started
 from torchloom_threadlet.compression import MODES
-from torchloom_threadlet.compression.ring import Ring, ring_of, with_place
+from torchloom_threadlet.compression.ordered import Ring, ring_of, with_place
 
 NAMES = ("g0", "g1", "g2", "g3")
 NUMBERS = 500_000

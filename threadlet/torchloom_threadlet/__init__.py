@@ -19,10 +19,10 @@ import os
 from typing import Unpack
 
 from torchloom_threadlet.adapters.adapter import Adapter
-from torchloom_threadlet.adapters.plain.adapter import PlainAdapter
+from torchloom_threadlet.adapters.plain import PlainAdapter
 from torchloom_threadlet.attachment import attach_once
-from torchloom_threadlet.early_end import record_final_error
 from torchloom_threadlet.identity import PlacementArguments
+from torchloom_threadlet.launch import record_final_error
 from torchloom_threadlet.loom import Loom
 from torchloom_threadlet.trainer.standby_tasks import StandbyTaskRunner, standby_tasks_of
 

@@ -130,6 +130,8 @@ class TrainerPart(Generic[_Operation]):
     fenced : {"never", "possible", "only"}
         Whether it can be part of a fenced change, which all ranks make at one step, and whether it
         can only be that.
+    at_once : bool
+        Whether it is done in the link's thread, though the training thread may be blocked.
     rolls_back : bool
         Whether it only sets knobs, by :meth:`Trainer.set_knobs`: if it fails on a rank, the fence
         sets all ranks' knobs back.
@@ -140,6 +142,7 @@ class TrainerPart(Generic[_Operation]):
     operation: ClassVar[type[Operation]]
     need: ClassVar[str] = ""
     fenced: ClassVar[Literal["never", "possible", "only"]] = "never"
+    at_once: ClassVar[bool] = False
     rolls_back: ClassVar[bool] = False
     loses_state: ClassVar[bool] = False
 
@@ -148,8 +151,8 @@ class TrainerPart(Generic[_Operation]):
         return not self.need or bool(trainer.functions)
 
     def is_at_once(self, trainer: Trainer) -> bool:
-        """Return whether it is done in the link's thread, without the training thread."""
-        return False
+        """Return whether it is done at once now."""
+        return self.at_once
 
     def refusal(self, operation: _Operation, trainer: Trainer) -> str:
         """Return why it cannot be done now, in one line; "" if it can."""

@@ -227,9 +227,7 @@ def _labels(pairs: str) -> dict[str, str | float]:
     return labels
 
 
-def _number(
-    what: str, given: int | None, environment: Mapping[str, str], *variables: str
-) -> int:
+def _number(what: str, given: int | None, environment: Mapping[str, str], *variables: str) -> int:
     """Return a rank, stage or shard; 0 after a warning where it is no such number."""
     if given is not None:
         if 0 <= whole(given) <= MAX_RANK:

@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from types import TracebackType
 from typing import Any, Unpack
 
 from torchloom_core.wire.messages import WorkerState
@@ -21,8 +20,8 @@ from torchloom_threadlet.cleaning import error_line
 from torchloom_threadlet.identity import Identity, Join
 from torchloom_threadlet.ipc import Goodbye
 from torchloom_threadlet.trainer.knob_table import KnobForm, knob_of
+from torchloom_threadlet.trainer.log_capture import TrainerLog
 from torchloom_threadlet.trainer.standby_tasks import StandbyTasks
-from torchloom_threadlet.trainer.trainer_log import TrainerLog
 from torchloom_threadlet.trainer.worker import Worker
 from torchloom_threadlet.training.optimizer_knobs import managed
 from torchloom_threadlet.training.rounds import Rounds
@@ -286,10 +285,7 @@ class Loom:
         self.adapter.restore(state)
 
     def on(self, verb: str, function: Callable[..., object]) -> None:
-        """Offer a function for the operation of a capability, which says how it is called.
-
-        ``verb`` is the operation's name, as in ``loom.on("checkpoint", save)``.
-        """
+        """Offer a function for an operation, by its name; its capability says how it is called."""
         self._worker.actuators.add_function(verb, function)
         self._worker.announce()
 
@@ -337,9 +333,7 @@ class Loom:
         self.close()
         self._worker.end_incarnation()
 
-    def _on_exception(
-        self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
-    ) -> None:
+    def _on_exception(self, kind: type[BaseException], error: BaseException, trace: Any) -> None:
         if os.getpid() == self._pid and not issubclass(kind, KeyboardInterrupt):
             self._worker.send(Goodbye(error=error_line(error)))
         self._previous_hook(kind, error, trace)

@@ -13,8 +13,8 @@ from typing import Any
 from torch import Tensor
 
 from torchloom_threadlet.compression.collectives import ring_bytes
+from torchloom_threadlet.compression.ordered import Wrapper
 from torchloom_threadlet.compression.work import CompressedWork
-from torchloom_threadlet.compression.wrapper import Wrapper
 
 
 class ThrottledProcessGroup(Wrapper):

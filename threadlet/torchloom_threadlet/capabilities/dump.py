@@ -13,10 +13,7 @@ class DumpPart(TrainerPart[Dump]):
     """Sends a note, though the training thread may be blocked."""
 
     operation = Dump
-
-    def is_at_once(self, trainer: Trainer) -> bool:
-        """Return True."""
-        return True
+    at_once = True
 
     def do(self, operation: Dump, trainer: Trainer) -> str:
         """Send what was collected."""

@@ -11,14 +11,11 @@ class CutPart(TrainerPart[Cut]):
     """Closes connections through the adapter, though the training thread may be blocked."""
 
     operation = Cut
+    at_once = True
 
     def is_offered(self, trainer: Trainer) -> bool:
         """Return whether an adapter knows the connections."""
         return trainer.process.actuators.connections is not None
-
-    def is_at_once(self, trainer: Trainer) -> bool:
-        """Return True."""
-        return True
 
     def refusal(self, operation: Cut, trainer: Trainer) -> str:
         """Refuse a quorum whose connections are not known."""

@@ -1,9 +1,9 @@
-"""Knob: set a worker-fenced knob of one worker."""
+"""Knob, knobs: set a worker-fenced knob of one worker, or run-fenced ones on all ranks."""
 
 from torchloom_core.floor.errors import KnobError
 from torchloom_core.wire.commands import RECONCILE
 from torchloom_core.wire.knobs import check_value, find_spec
-from torchloom_core.wire.operations import SetKnob
+from torchloom_core.wire.operations import SetKnob, SetKnobs
 from torchloom_threadlet.capability import Trainer, TrainerPart
 
 
@@ -37,4 +37,30 @@ class SetKnobPart(TrainerPart[SetKnob]):
         return ""
 
 
-PARTS = (SetKnobPart(),)
+class SetKnobsPart(TrainerPart[SetKnobs]):
+    """Calls the knobs' functions; the fence rolls all ranks back if one cannot set them."""
+
+    operation = SetKnobs
+    fenced = "only"
+    rolls_back = True
+
+    def is_offered(self, trainer: Trainer) -> bool:
+        """Return False: that a worker takes part in fenced changes implies it."""
+        return False
+
+    def refusal(self, operation: SetKnobs, trainer: Trainer) -> str:
+        """Refuse values that the knobs cannot take together."""
+        try:
+            trainer.process.actuators.check(operation.values)
+        except KnobError as error:
+            return str(error)
+        return ""
+
+    def do(self, operation: SetKnobs, trainer: Trainer) -> str:
+        """Set all or none."""
+        trainer.set_knobs(operation.values)
+        return ""
+
+
+KNOB = (SetKnobPart(),)
+KNOBS = (SetKnobsPart(),)

@@ -1,6 +1,6 @@
-"""Pause: the training thread waits at a step boundary, on a lease of the Weaver's."""
+"""Pause and resume: the training thread waits at a step boundary, on the Weaver's lease."""
 
-from torchloom_core.wire.operations import Pause
+from torchloom_core.wire.operations import Pause, Resume
 from torchloom_threadlet.capability import Trainer, TrainerPart
 
 
@@ -21,4 +21,21 @@ class PausePart(TrainerPart[Pause]):
         return str(trainer.process.pause(trainer.cause))
 
 
-PARTS = (PausePart(),)
+class ResumePart(TrainerPart[Resume]):
+    """Ends the pause."""
+
+    operation = Resume
+
+    def refusal(self, operation: Resume, trainer: Trainer) -> str:
+        """Refuse a standby."""
+        return "the worker is a standby" if trainer.state == "standby" else ""
+
+    def do(self, operation: Resume, trainer: Trainer) -> str:
+        """End it, if there is one."""
+        if trainer.state == "paused":
+            trainer.process.enter("training")
+        return ""
+
+
+PAUSE = (PausePart(),)
+RESUME = (ResumePart(),)

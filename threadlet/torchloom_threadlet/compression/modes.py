@@ -7,8 +7,7 @@ from torch import Tensor
 from torchloom_threadlet.compression.codecs import Codec
 from torchloom_threadlet.compression.pieces import Pieces
 from torchloom_threadlet.compression.powersgd import PowerSGD
-from torchloom_threadlet.compression.quantizers import Bfloat16, Float16, Int8
-from torchloom_threadlet.compression.sharded import Sharded
+from torchloom_threadlet.compression.quantizers import Bfloat16, Float16, Int8, Sharded
 from torchloom_threadlet.compression.topk import TopK
 
 NONE = "none"

@@ -15,7 +15,7 @@ from torch.nn.functional import pad
 from torchloom_threadlet.compression.codecs import Memory
 from torchloom_threadlet.compression.collectives import Peers, Reduction, Sum
 from torchloom_threadlet.compression.pieces import Piece, Pieces
-from torchloom_threadlet.compression.sharded import Sharded
+from torchloom_threadlet.compression.quantizers import Sharded
 
 _SEED = 20190531
 

@@ -14,7 +14,7 @@ from torch.distributed import AllreduceOptions, ReduceOp
 from torch.distributed.distributed_c10d import AllToAllOptions
 from torchft.process_group import ProcessGroup
 
-from torchloom_threadlet.compression.codecs import Codec
+from torchloom_threadlet.compression.codecs import Codec, Feedback, Turn
 from torchloom_threadlet.compression.collectives import (
     Collective,
     Exchange,
@@ -29,7 +29,6 @@ from torchloom_threadlet.compression.cuts import (
     Plain,
     edges,
 )
-from torchloom_threadlet.compression.feedback import Feedback, Turn
 from torchloom_threadlet.compression.figures import Cost, Entry, Figures, Meter, Overlap
 from torchloom_threadlet.compression.flights import drive
 from torchloom_threadlet.compression.lane import Lane

@@ -1,4 +1,4 @@
-"""Numbers in fewer bytes: bf16, fp16 with a scale per block, int8 with a scale per block.
+"""Numbers in fewer bytes, bf16, fp16 or int8 with a scale per block, and sums of them.
 
 torch's own do not fit: the casts of ``default_hooks`` sum in the narrow type and let fp16
 overflow; ``quantization_hooks`` gathers whole tensors, so that its bytes grow with the ranks,
@@ -9,6 +9,10 @@ from abc import ABC, abstractmethod
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
+
+from torchloom_threadlet.compression.codecs import Memory
+from torchloom_threadlet.compression.collectives import Exchange, Gather, Peers, Reduction
 
 _LEAST = 2.0**-126
 _INT8_MOST = 127.0
@@ -112,3 +116,30 @@ class Int8(Blockwise):
 
     def _narrowed(self, relative: Tensor) -> Tensor:
         return relative.round_().clamp_(-_INT8_MOST, _INT8_MOST).nan_to_num_(0.0).to(torch.int8)
+
+
+class Sharded:
+    """Each share is summed in float32 by one rank, whose bytes all ranks then decode.
+
+    So the error is that of two quantizations whatever the number of ranks, and all end with the
+    same bits whatever the order of the sum.
+    """
+
+    is_whole = False
+
+    def __init__(self, quantizer: Quantizer) -> None:
+        self._quantizer = quantizer
+
+    def reduce(
+        self, tensor: Tensor, memory: Memory, peers: Peers
+    ) -> Reduction[tuple[Tensor, Memory]]:
+        """Sum ``tensor`` over all ranks; the memory does not change."""
+        quantizer = self._quantizer
+        numbers = tensor.numel()
+        blocks = -(-numbers // (peers.ranks * quantizer.block))
+        padding = blocks * peers.ranks * quantizer.block - numbers
+        flat = tensor.view(-1)
+        rows = (pad(flat, (0, padding)) if padding else flat).view(peers.ranks, -1)
+        mine = quantizer.decode((yield Exchange(quantizer.encode(rows)))).sum(0, keepdim=True)
+        shares = yield Gather(quantizer.encode(mine)[0])
+        return quantizer.decode(shares).view(-1)[:numbers].view(tensor.shape), memory

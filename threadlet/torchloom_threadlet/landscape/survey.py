@@ -34,8 +34,9 @@ from torchloom_threadlet.landscape.grid import Cell, coarse_first, in_rounds, pl
 from torchloom_threadlet.landscape.surface import Direction, Surface, norm
 from torchloom_threadlet.standby_tasks.budget import Budget, BudgetUsed
 from torchloom_threadlet.standby_tasks.fingerprints import Loaded, fingerprint, loaded
-from torchloom_threadlet.standby_tasks.report import Report, Send, finite
+from torchloom_threadlet.standby_tasks.report import Report, finite
 from torchloom_threadlet.standby_tasks.saved_state import restoring
+from torchloom_threadlet.trainer.standby_tasks import Send
 
 _FROM, _TO = -1.0, 2.0
 """The range of the line, in critical steps, or in updates where there is none."""

@@ -26,7 +26,7 @@ from torchloom_threadlet.cleaning import error_line
 from torchloom_threadlet.preview.judgement import Pair, judge
 from torchloom_threadlet.standby_tasks.budget import Budget, BudgetUsed
 from torchloom_threadlet.standby_tasks.fingerprints import Loaded, loaded
-from torchloom_threadlet.standby_tasks.report import Report, Send, finite
+from torchloom_threadlet.standby_tasks.report import Report, finite
 from torchloom_threadlet.standby_tasks.saved_state import (
     SavedState,
     Stateful,
@@ -35,6 +35,7 @@ from torchloom_threadlet.standby_tasks.saved_state import (
     seed_all,
 )
 from torchloom_threadlet.trainer.knob_table import KnobTable, knob_of
+from torchloom_threadlet.trainer.standby_tasks import Send
 from torchloom_threadlet.training.optimizer_knobs import settings
 
 _logger = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import decode_command
 from torchloom_core.wire.commands import Ack, Command
 from torchloom_threadlet.sidecar.connection import BROKER_ERRORS
-from torchloom_threadlet.unknown_operations import rejection
+from torchloom_threadlet.trainer.command_inbox import rejection
 
 _POLL_S = 30.0
 _WAITS_S = (0.1, 1.0)

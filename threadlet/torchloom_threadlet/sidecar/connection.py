@@ -244,28 +244,23 @@ class Connection:
         self, client: Client, creds: str, inbox_prefix: str, *, reconnect: bool
     ) -> None:
         try:
-            await self._connect_to(client, creds, inbox_prefix, reconnect=reconnect)
+            await client.connect(
+                self._join.url,
+                user_credentials=RawCredentials(creds) if creds else None,
+                inbox_prefix=inbox_prefix,
+                name=f"torchloom threadlet {self._hello.worker}",
+                allow_reconnect=reconnect,
+                max_reconnect_attempts=-1 if reconnect else 1,
+                reconnect_time_wait=_jittered(_RECONNECT_S),
+                connect_timeout=_CONNECT_S,
+                ping_interval=10,
+                error_cb=self._on_error,
+                disconnected_cb=self._on_disconnect,
+                reconnected_cb=self._reached,
+            )
         except (AttributeError, KeyError, TypeError) as error:
             # nats-py raises these for a greeting with a field of another type.
             raise nats.errors.Error(f"not a NATS server: {error}") from None
-
-    async def _connect_to(
-        self, client: Client, creds: str, inbox_prefix: str, *, reconnect: bool
-    ) -> None:
-        await client.connect(
-            self._join.url,
-            user_credentials=RawCredentials(creds) if creds else None,
-            inbox_prefix=inbox_prefix,
-            name=f"torchloom threadlet {self._hello.worker}",
-            allow_reconnect=reconnect,
-            max_reconnect_attempts=-1 if reconnect else 1,
-            reconnect_time_wait=_jittered(_RECONNECT_S),
-            connect_timeout=_CONNECT_S,
-            ping_interval=10,
-            error_cb=self._on_error,
-            disconnected_cb=self._on_disconnect,
-            reconnected_cb=self._reached,
-        )
 
     async def _on_error(self, error: Exception) -> None:
         if "authorization" in str(error).lower() or "authentication" in str(error).lower():

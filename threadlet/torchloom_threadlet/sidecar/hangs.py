@@ -1,14 +1,16 @@
-"""Detect that the trainer makes no progress, and collect diagnostics."""
+"""Detect that the trainer makes no progress or exceeds a bound, and collect diagnostics."""
 
 import asyncio
 import contextlib
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
+from torchloom_core.wire.commands import FINAL_STATUSES, Ack, Command
 from torchloom_core.wire.messages import FieldValue
+from torchloom_core.wire.operations import StandbyTask
 from torchloom_threadlet.ipc import Flight, FlightRequest
 from torchloom_threadlet.sidecar.telemetry import Batches
 from torchloom_threadlet.sidecar.trainer_state import phase_fields, phase_left_s
@@ -90,3 +92,25 @@ class Hangs:
             "stacks": stacks,
             "flight_recorder": flight.text,
         }
+
+
+class Overdue:
+    """Standby tasks in which the standby hangs, though its sidecar does not."""
+
+    def __init__(self) -> None:
+        self._until_s: dict[str, float] = {}
+
+    def begin(self, command: Command) -> None:
+        """Take a command of any kind that the trainer gets."""
+        if isinstance(command.do, get_args(StandbyTask)):
+            allowed_s = (command.deadline_ns - command.issued_ns) / 1e9
+            self._until_s.setdefault(command.id, time.monotonic() + allowed_s)
+
+    def end(self, ack: Ack) -> None:
+        """Take the trainer's ack of a command."""
+        if ack.status in FINAL_STATUSES:
+            self._until_s.pop(ack.command, None)
+
+    def __bool__(self) -> bool:
+        """Whether a task is overdue."""
+        return any(until_s < time.monotonic() for until_s in self._until_s.values())

@@ -13,8 +13,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from torchloom_threadlet.early_end import final_error
-from torchloom_threadlet.launch import run_by_torchrun
+from torchloom_threadlet.launch import final_error, run_by_torchrun
 from torchloom_threadlet.sidecar.exit_status import status_of
 
 _POLL_S = 0.5

@@ -26,9 +26,8 @@ from torchloom_threadlet.sidecar.collectors import Collection
 from torchloom_threadlet.sidecar.commands import Commands
 from torchloom_threadlet.sidecar.connection import BROKER_ERRORS, Connection
 from torchloom_threadlet.sidecar.exit_status import wait_for_death
-from torchloom_threadlet.sidecar.hangs import Hangs
+from torchloom_threadlet.sidecar.hangs import Hangs, Overdue
 from torchloom_threadlet.sidecar.operations import SidecarOperations
-from torchloom_threadlet.sidecar.overdue import Overdue
 from torchloom_threadlet.sidecar.probing.listener import ProbeListener
 from torchloom_threadlet.sidecar.process import Process, close_stderr, give_up, seconds_from
 from torchloom_threadlet.sidecar.publisher import Publisher, news
@@ -38,6 +37,7 @@ from torchloom_threadlet.sidecar.stillness import Stillness
 from torchloom_threadlet.sidecar.telemetry import Batches
 from torchloom_threadlet.sidecar.trainer_state import gauges
 from torchloom_threadlet.stacks import StackReader
+from torchloom_threadlet.trainer.command_inbox import ack_of
 
 _FINAL_FLUSH_S = 30.0
 _LINK_END_S = 0.5
@@ -255,20 +255,10 @@ class Sidecar:
 
     async def _on_command(self, command: Command) -> None:
         self._roll_calls.record_epoch(command.epoch)
-        if await self._operations.execute(command, self._heartbeat.latest.step):
+        step = self._heartbeat.latest.step
+        if await self._operations.execute(command, step):
             return
-        await self._publisher.ack(
-            Ack(
-                command=command.id,
-                run=command.run,
-                worker=command.worker,
-                incarnation=command.incarnation,
-                epoch=command.epoch,
-                status="delivered",
-                step=self._heartbeat.latest.step,
-                ts_ns=time.time_ns(),
-            )
-        )
+        await self._publisher.ack(ack_of(command, "delivered", time.time_ns(), step))
         self._overdue.begin(command)
         self._to_link(command)
 

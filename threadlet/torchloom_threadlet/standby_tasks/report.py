@@ -6,11 +6,9 @@ from typing import Any
 
 from torchloom_core.wire.standby_task import MOST, MOST_AT_ONCE, End, Loss
 from torchloom_threadlet.standby_tasks.budget import Budget
+from torchloom_threadlet.trainer.standby_tasks import Send
 
 _EVERY_S = 0.5
-
-Send = Callable[[int, int, Any], object]
-"""Takes the number of points so far, the expected number, and a part of the result."""
 
 
 class Report:

@@ -6,11 +6,14 @@ passes why the command cannot be carried out now, "" if it can. The inbox lives 
 it survives every sidecar, broker and Weaver.
 """
 
+import time
+
 import msgspec
 
 from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.wire.codec import UNREADABLE
 from torchloom_core.wire.commands import Ack, AckStatus, Command
-from torchloom_core.wire.limits import MAX_TEXT
+from torchloom_core.wire.limits import MAX_TEXT, Count, Id, Name
 from torchloom_core.wire.links import Measured
 from torchloom_threadlet.cleaning import text
 
@@ -36,7 +39,7 @@ class CommandInbox:
         """
         if command.incarnation != self._incarnation:
             detail = f"need incarnation {self._incarnation}, was {command.incarnation}"
-            return _ack(command, "rejected", now_ns, step, detail), False
+            return ack_of(command, "rejected", now_ns, step, detail), False
         stale = command.epoch < self._highest_epoch
         self._highest_epoch = max(self._highest_epoch, command.epoch)
         if command.id in self._ended:
@@ -45,11 +48,11 @@ class CommandInbox:
         if command.id in self._pending:
             if not stale:
                 self._pending[command.id] = command
-            return _ack(command, "accepted", now_ns, step), False
+            return ack_of(command, "accepted", now_ns, step), False
         if stale:
             # Not stored: the same command may still come under the present epoch.
             detail = f"stale epoch {command.epoch}, the Weaver is at {self._highest_epoch}"
-            return _ack(command, "rejected", now_ns, step, detail), False
+            return ack_of(command, "rejected", now_ns, step, detail), False
         if now_ns > command.deadline_ns:
             late_s = (now_ns - command.deadline_ns) / SECOND_NS
             detail = f"it arrived {late_s:.1f} s after its deadline, by this host's clock"
@@ -57,7 +60,7 @@ class CommandInbox:
         if refusal:
             return self._end(command, "rejected", now_ns, step, refusal), False
         self._pending[command.id] = command
-        return _ack(command, "accepted", now_ns, step), True
+        return ack_of(command, "accepted", now_ns, step), True
 
     @property
     def highest_epoch(self) -> int:
@@ -98,7 +101,7 @@ class CommandInbox:
         detail: str = "",
         measured: Measured | None = None,
     ) -> Ack:
-        ack = _ack(command, status, now_ns, step, detail, measured)
+        ack = ack_of(command, status, now_ns, step, detail, measured)
         if len(self._ended) >= _MOST_ENDED:
             self._forget(now_ns)
         self._ended[command.id] = (ack, command.deadline_ns)
@@ -113,14 +116,41 @@ class CommandInbox:
         }
 
 
-def _ack(
-    command: Command,
+class _Addressed(msgspec.Struct, tag="command"):
+    """A command without its operation."""
+
+    id: Id
+    run: Name
+    worker: Name
+    incarnation: Count
+    epoch: Count
+
+
+_json = msgspec.json.Decoder(_Addressed)
+_msgpack = msgspec.msgpack.Decoder(_Addressed)
+
+
+def rejection(data: bytes, why: str) -> Ack | None:
+    """Return the ack for a command, in JSON or msgpack, whose operation cannot be read here.
+
+    None if it is no command at all.
+    """
+    decode = _json.decode if data[:1] == b"{" else _msgpack.decode
+    try:
+        return ack_of(decode(data), "rejected", time.time_ns(), detail=why)
+    except UNREADABLE:
+        return None
+
+
+def ack_of(
+    command: Command | _Addressed,
     status: AckStatus,
     now_ns: int,
-    step: int,
+    step: int = -1,
     detail: str = "",
     measured: Measured | None = None,
 ) -> Ack:
+    """Return the ack of a command."""
     return Ack(
         command=command.id,
         run=command.run,

@@ -1,10 +1,12 @@
-"""Captures the trainer's own log: every record of Python's logging above a level."""
+"""Captures the trainer's own log, every record of logging above a level, and sends it."""
 
 import logging
 import os
 import traceback
 from collections.abc import Callable, Mapping
+from typing import Any
 
+from torchloom_threadlet.trainer import output_capture
 from torchloom_threadlet.trainer.log_lines import LogLines
 
 LEVELS: Mapping[str, int] = {
@@ -106,3 +108,31 @@ def _text(record: logging.LogRecord) -> str:
     if record.exc_info and record.exc_info[0] is not None:
         line += "\n" + "".join(traceback.format_exception(*record.exc_info))
     return line
+
+
+class TrainerLog:
+    """Captures a trainer's log, from the level of the environment or the knob ``log_level``."""
+
+    def __init__(self, send: Callable[[Mapping[str, Any]], bool]) -> None:
+        lines = LogLines(send)
+        self._records = LogCapture(lines, wanted())
+        self._output = output_capture.OutputCapture(lines, output_capture.wanted())
+
+    def start(self, register_knob: Callable[..., None]) -> None:
+        """Begin to capture; register the level as a knob, unless logs are off."""
+        self._records.start()
+        self._output.start()
+        if self._records.level != "off":
+            register_knob(
+                "log_level",
+                lambda: self._records.level,
+                self._records.set_level,
+                kind="choice",
+                choices=LEVELS,
+                doc="the lowest level of the trainer's log lines that go to the Weaver",
+            )
+
+    def stop(self) -> None:
+        """Stop capturing."""
+        self._output.stop()
+        self._records.stop()

@@ -32,14 +32,11 @@ class WithdrawPart(TrainerPart[Withdraw]):
     """Withdraws the change, though the training thread may be blocked."""
 
     operation = Withdraw
+    at_once = True
 
     def is_offered(self, trainer: Trainer) -> bool:
         """Return False: that a worker takes part in fenced changes implies it."""
         return False
-
-    def is_at_once(self, trainer: Trainer) -> bool:
-        """Return True."""
-        return True
 
     def do(self, operation: Withdraw, trainer: Trainer) -> str:
         """Never agree to it."""
@@ -51,10 +48,7 @@ class WriteLogPart(TrainerPart[WriteLog]):
     """Writes to the trainer's own log."""
 
     operation = WriteLog
-
-    def is_at_once(self, trainer: Trainer) -> bool:
-        """Return True."""
-        return True
+    at_once = True
 
     def do(self, operation: WriteLog, trainer: Trainer) -> str:
         """Write."""

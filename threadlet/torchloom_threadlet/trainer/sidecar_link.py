@@ -38,9 +38,9 @@ from torchloom_threadlet.ipc import (
     pack,
 )
 from torchloom_threadlet.stacks import StackFile
+from torchloom_threadlet.trainer.command_inbox import rejection
 from torchloom_threadlet.trainer.linked_trainer import Trainer
 from torchloom_threadlet.trainer.sidecar_start import exit_reason, start_sidecar
-from torchloom_threadlet.unknown_operations import rejection
 
 _FLUSH_S = 0.1
 _STARTS = 5

@@ -19,7 +19,8 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
-from torchloom_threadlet.training.optimizer_knobs import unwrapped
+from torchloom_threadlet.training.optimizer_knobs import managed, unwrapped
+from torchloom_threadlet.training.switchable import SwitchableOptimizer
 
 
 class Gradients:
@@ -95,22 +96,12 @@ class Gradients:
 
     def register(self, loom: Any) -> None:
         """Register the knobs ``clip_norm``, ``gradient_noise`` and ``skip_updates``."""
-        loom.knob(
-            "clip_norm",
-            lambda: self.clip_norm,
-            partial(setattr, self, "clip_norm"),
-            low=0.0,
-            fence="run",
-            doc="largest global norm of the gradients; 0: no clipping",
-        )
-        loom.knob(
-            "gradient_noise",
-            lambda: self.noise,
-            partial(setattr, self, "noise"),
-            low=0.0,
-            fence="run",
-            doc="standard deviation of noise on the gradients",
-        )
+        for name, attribute, doc in (
+            ("clip_norm", "clip_norm", "largest global norm of the gradients; 0: no clipping"),
+            ("gradient_noise", "noise", "standard deviation of noise on the gradients"),
+        ):
+            get, put = partial(getattr, self, attribute), partial(setattr, self, attribute)
+            loom.knob(name, get, put, low=0.0, fence="run", doc=doc)
         loom.knob(
             "skip_updates",
             lambda: self.skips,
@@ -172,6 +163,40 @@ class Gradients:
                 )
             noise = torch.empty_like(local).normal_(generator=generators[place])
             local.add_(noise, alpha=self._noise)
+
+
+class ManagedOptimizers:
+    """All optimizers among the arguments of one ``manage``, registered with ``loom``.
+
+    ``can_vote``: whether the settings change on all ranks at one step, or on this worker alone.
+    ``step``: returns the number of the step, the same on all ranks.
+    """
+
+    def __init__(
+        self,
+        loom: Any,
+        parts: Iterable[Any],
+        *,
+        can_vote: bool,
+        step: Callable[[], int],
+        measure_update: bool,
+    ) -> None:
+        self._gradients: list[tuple[str, Gradients]] = []
+        for each in managed(parts):
+            if isinstance(each.optimizer, SwitchableOptimizer):
+                each.optimizer.register(each.within(loom))
+            each.register(loom, can_vote=can_vote)
+            gradients = Gradients(each.optimizer, step=step, measure_update=measure_update)
+            gradients.register(each.within(loom))
+            self._gradients.append((each.prefix, gradients))
+
+    def figures(self) -> dict[str, Tensor]:
+        """Return the measurements of the last step, by their names in telemetry."""
+        return {
+            prefix + name: value
+            for prefix, gradients in self._gradients
+            for name, value in gradients.figures().items()
+        }
 
 
 def _not_negative(name: str, value: float) -> float:

@@ -18,7 +18,7 @@ from torchloom_threadlet.adapters.torchft.measurements import (
 )
 from torchloom_threadlet.cleaning import error_line
 from torchloom_threadlet.compression import CompressedProcessGroup, allreduce_knobs
-from torchloom_threadlet.training.managed_optimizers import ManagedOptimizers
+from torchloom_threadlet.training.gradients import ManagedOptimizers
 
 _LINGER_S = 2.0
 _QUORUM_TIMEOUT_S = 60.0

@@ -15,7 +15,7 @@ from torchloom_threadlet.adapters.adapter import Adapter, Diverged
 from torchloom_threadlet.adapters.torchrun.ballots import Ballots, Outcome
 from torchloom_threadlet.cleaning import error_line, whole
 from torchloom_threadlet.fence.agreement import NOTHING, read_minima
-from torchloom_threadlet.training.managed_optimizers import ManagedOptimizers
+from torchloom_threadlet.training.gradients import ManagedOptimizers
 
 _QUORUM = 1
 """The quorum id: all ranks are in one quorum, or there is no run."""

@@ -1,1 +1,0 @@
-"""Any other loop: a worker that cannot agree with others on a step."""
