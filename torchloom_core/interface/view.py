@@ -32,7 +32,8 @@ class FleetView:
 
     A worker has the same row for the whole run, so a policy may have its own arrays between ticks;
     rows are only added (see :func:`grow`). Arrays are read-only and valid until ``on_tick``
-    returns.
+    returns. It is a KeyError to ask for what no active plugin declared in its ``needs``: a metric,
+    so long a window, the past of a metric, notes of a kind, a predictor's forecasts.
 
     Attributes
     ----------
@@ -211,86 +212,41 @@ class FleetView:
         return np.fromiter(map(states.__contains__, self.state), bool, len(self.state))
 
     def latest(self, metric: str) -> Floats:
-        """Return the newest value of ``metric``, ``(workers,)``, NaN where missing or stale.
-
-        Raises
-        ------
-        KeyError
-            If no active plugin declared a need for the metric.
-        """
+        """Return the newest value of ``metric``, ``(workers,)``, NaN where missing or stale."""
         return self._metrics.latest(metric)
 
     def window(self, metric: str, seconds: float) -> Floats:
         """Return the last ``seconds`` of ``metric``: ``(workers, samples)``, oldest first.
 
         Samples are ``tick_s`` apart; NaN where no sample arrived.
-
-        Raises
-        ------
-        KeyError
-            If no active plugin declared a need for the metric over so long a window.
         """
         return self._metrics.window(metric, seconds)
 
     def age_s(self, metric: str) -> Floats:
-        """Return seconds since the last valid sample, ``(workers,)``, inf without one.
-
-        Raises
-        ------
-        KeyError
-            If no active plugin declared a need for the metric.
-        """
+        """Return seconds since the last valid sample, ``(workers,)``, inf without one."""
         return self._metrics.age_s(metric)
 
     def last_known(self, metric: str) -> Floats:
         """Return the newest value of ``metric`` however old it is, ``(workers,)``, NaN without one.
 
         For a metric that is reported only when it changes.
-
-        Raises
-        ------
-        KeyError
-            If no active plugin declared a need for the metric.
         """
         return self._metrics.last_known(metric)
 
     def moved_s(self, metric: str) -> Floats:
-        """Return seconds since ``metric`` first changed, ``(workers,)``, NaN if it never did.
-
-        Raises
-        ------
-        KeyError
-            If no active plugin declared a need for the past of the metric.
-        """
+        """Return seconds since ``metric`` first changed, ``(workers,)``, NaN if it never did."""
         return self._metrics.moved_s(metric)
 
     def rested_s(self, metric: str) -> Floats:
-        """Return how long ``metric`` was constant before its first change, ``(workers,)``, seconds.
-
-        Raises
-        ------
-        KeyError
-            If no active plugin declared a need for the past of the metric.
-        """
+        """Return how long ``metric`` was constant before it first changed, ``(workers,)``, s."""
         return self._metrics.rested_s(metric)
 
     def changed_s(self, metric: str) -> Floats:
-        """Return seconds since ``metric`` last changed, ``(workers,)``, NaN if it never did.
-
-        Raises
-        ------
-        KeyError
-            If no active plugin declared a need for the past of the metric.
-        """
+        """Return seconds since ``metric`` last changed, ``(workers,)``, NaN if it never did."""
         return self._metrics.changed_s(metric)
 
     def note(self, kind: str, row: int) -> Note | None:
         """Return the newest note of a kind of the worker in ``row`` in this incarnation, or None.
-
-        Raises
-        ------
-        KeyError
-            If no active plugin declared that it reads notes of this kind.
 
         Examples
         --------
@@ -320,13 +276,7 @@ class FleetView:
         return links_among(self._links_of, [self.workers[row] for row in rows], self.now_ns)
 
     def forecast(self, predictor: str) -> Forecast | None:
-        """Return the predictor's newest forecast, or None before the first.
-
-        Raises
-        ------
-        KeyError
-            If no active plugin declared a need for the predictor's forecasts.
-        """
+        """Return the predictor's newest forecast, or None before the first."""
         forecast = self._newest(predictor)
         if forecast is None:
             return None
@@ -335,13 +285,7 @@ class FleetView:
         )
 
     def hazard(self, predictor: str) -> Floats:
-        """Return the newest failure probability per worker, ``(workers,)``, NaN if not judged.
-
-        Raises
-        ------
-        KeyError
-            If no active plugin declared a need for the predictor's forecasts.
-        """
+        """Return the newest failure probability per worker, ``(workers,)``, NaN if not judged."""
         forecast = self._newest(predictor)
         hazard = forecast.hazard if forecast else {}
         return np.fromiter((hazard.get(w, np.nan) for w in self.workers), float, len(self.workers))
