@@ -7,8 +7,8 @@ import pytest
 from rich.console import Console
 
 from tests.pieces import take
-from torchloom_core.capabilities.landscape import view as landscape_view
-from torchloom_core.capabilities.preview import view as preview_view
+from torchloom_core.capabilities.landscape import result as landscape_result
+from torchloom_core.capabilities.preview import result as preview_result
 from torchloom_core.live.trajectory.landscape import Landscape
 from torchloom_core.live.trajectory.preview import Preview
 from torchloom_core.wire.messages import Note
@@ -16,7 +16,7 @@ from torchloom_core.wire.standby_task import End
 
 
 @pytest.mark.parametrize(
-    ("pieces", "table"), [(Preview(), preview_view.table), (Landscape(), landscape_view.table)]
+    ("pieces", "table"), [(Preview(), preview_result.table), (Landscape(), landscape_result.table)]
 )
 def test_a_line_feed_begins_no_row(pieces, table):
     piece = msgspec.json.encode(End(points=1, seconds=1.0, why="x\nverdict  better")).decode()

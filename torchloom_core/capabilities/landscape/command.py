@@ -93,7 +93,6 @@ def landscape(
 
 
 def _show(seen: "Landscape", plot: Path | None, json: bool) -> None:
-    from torchloom_core.capabilities.landscape.plot import draw
-    from torchloom_core.capabilities.landscape.view import table
+    from torchloom_core.capabilities.landscape.result import draw, table
 
     show(seen, table, draw, plot, json)

@@ -109,7 +109,6 @@ def _values(what: tuple[str, ...]) -> dict[str, KnobValue]:
 
 
 def _show(seen: "Preview", plot: Path | None, json: bool) -> None:
-    from torchloom_core.capabilities.preview.plot import draw
-    from torchloom_core.capabilities.preview.view import table
+    from torchloom_core.capabilities.preview.result import draw, table
 
     show(seen, table, draw, plot, json)

@@ -1,26 +1,34 @@
-"""A loss landscape as a table."""
+"""A loss landscape as a table and as a plot."""
 
 import math
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 from rich.table import Table
-from rich.text import Text
 
-from torchloom_core.floor.plain_text import plain_line
+from torchloom_core.capabilities.standby_task_result import saved_figure, table_of
 from torchloom_core.live.trajectory.landscape import Landscape
 from torchloom_core.wire.landscape import Curvature, Plane
 from torchloom_core.wire.standby_task import Loss
+
+_COLOUR = "#1f6f8b"
+_PATH_COLOUR = "#ffffff"
 
 
 def table(seen: Landscape) -> Table:
     """Return the results, one per row."""
     title = f"loss around the newest weights, computed on {seen.worker or 'no worker'}"
-    rows = Table(title=title, title_justify="left", show_header=False, box=None, pad_edge=False)
-    rows.add_column(style="dim")
-    rows.add_column()
-    for name, text in _rows(seen):
-        rows.add_row(name, Text(plain_line(text, len(text))))
-    return rows
+    return table_of(title, _rows(seen))
+
+
+def draw(path: Path, seen: Landscape) -> None:
+    """Save a plot: the line along the update, and the plane with the run's path."""
+    with saved_figure(path, 11, 4.8) as figure:
+        line, plane = figure.subplots(1, 2)
+        _draw_line(line, seen)
+        _draw_plane(figure, plane, seen)
+        figure.suptitle("Loss around the run's newest weights", x=0.02, ha="left")
 
 
 def _rows(seen: Landscape) -> Iterator[tuple[str, str]]:
@@ -92,3 +100,51 @@ def _spread(found: list[tuple[Loss, str]]) -> str:
 
 def _along(plane: Plane, index: int) -> float:
     return plane.reach * (2 * index / (plane.side - 1) - 1) if plane.side > 1 else math.nan
+
+
+def _draw_line(axes: Any, seen: Landscape) -> None:
+    found = seen.drawn_line()
+    axes.plot([share for share, _ in found], [loss for _, loss in found], color=_COLOUR, lw=1.8)
+    axes.set_xlabel("share of the update")
+    axes.set_ylabel("loss")
+    axes.axvline(0.0, color="#777777", ls=":", lw=1)
+    if seen.bend is not None and seen.bend.critical_step is not None:
+        axes.axvline(seen.bend.critical_step, color="#b5482e", ls=":", lw=1)
+        place = (seen.bend.critical_step, 0.97)
+        axes.annotate("critical step", place, xycoords=("data", "axes fraction"), fontsize=9)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _draw_plane(figure: Any, axes: Any, seen: Landscape) -> None:
+    import numpy as np
+
+    if seen.plane is None:
+        axes.set_axis_off()
+        return
+    reach = seen.plane.reach
+    losses = np.ma.masked_invalid(np.array(seen.drawn_cells()))
+    drawn = axes.imshow(
+        losses,
+        origin="lower",
+        extent=(-reach, reach, -reach, reach),
+        norm=_norm(losses),
+        cmap="cividis",
+        aspect="equal",
+    )
+    figure.colorbar(drawn, ax=axes, label="loss")
+    if seen.plane.path:
+        rows, columns, _ = zip(*seen.plane.path, strict=True)
+        axes.plot(columns, rows, color=_PATH_COLOUR, lw=1.2, marker=".", ms=4)
+    axes.plot([0.0], [0.0], color=_PATH_COLOUR, marker="x", ms=8, mew=2)
+    along = "component" if seen.plane.path else "random direction"
+    axes.set_xlabel(f"second {along}")
+    axes.set_ylabel(f"first {along}")
+
+
+def _norm(losses: Any) -> Any:
+    """Return a logarithmic colour scale if all losses are positive and not all equal."""
+    from matplotlib.colors import LogNorm
+
+    finite = losses.compressed()
+    is_wide = finite.size and finite.min() > 0 and finite.max() > finite.min()
+    return LogNorm(finite.min(), finite.max()) if is_wide else None
