@@ -6,23 +6,11 @@ from collections.abc import Iterable, Sequence
 _LISTED = 20
 _LONGEST = 128
 """Maximum length of a shown name, that of a metric."""
-_ALL_BUT_EQUAL = 0.8
+ALL_BUT_EQUAL = 0.8
 _NEAR = 0.6
 
 
-def mistyped(name: str, known: Iterable[str]) -> str:
-    """Return the known name that almost equals ``name``, in any case; "" if none does.
-
-    Examples
-    --------
-    >>> mistyped("RESOLVD", ["resolved", "cause"]), mistyped("slot", ["resolved", "cause"])
-    ('resolved', '')
-    """
-    close = difflib.get_close_matches(name.lower(), sorted(known), n=1, cutoff=_ALL_BUT_EQUAL)
-    return next(iter(close), "")
-
-
-def closest(name: str, known: Iterable[str]) -> str:
+def closest(name: str, known: Iterable[str], cutoff: float = _NEAR) -> str:
     """Return the known name most similar to ``name``; "" if none is similar.
 
     Examples
@@ -30,7 +18,7 @@ def closest(name: str, known: Iterable[str]) -> str:
     >>> closest("heta", ["heat", "power"]), closest("volt", ["heat", "power"])
     ('heat', '')
     """
-    return next(iter(difflib.get_close_matches(name, sorted(known), n=1, cutoff=_NEAR)), "")
+    return next(iter(difflib.get_close_matches(name, sorted(known), n=1, cutoff=cutoff)), "")
 
 
 def listed(names: Sequence[str], most: int = _LISTED) -> str:
