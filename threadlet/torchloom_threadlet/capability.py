@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
+import msgspec
+
 from torchloom_core.wire.limits import KnobValue
 from torchloom_core.wire.links import Measured, ProbeAddress
 from torchloom_core.wire.operations import Operation
@@ -29,7 +31,7 @@ class OperationError(Exception):
     """Raise it where an operation fails for a known reason; its text, one line, is in the ack."""
 
 
-class Trainer:
+class Trainer(msgspec.Struct, eq=False):
     """The trainer of this process, as a part sees it.
 
     Attributes
@@ -44,22 +46,16 @@ class Trainer:
         When the command expires, as ``time.time_ns()``; 0 where there is no deadline.
     process : torchloom_threadlet.trainer.worker.Worker
         For torchLoom's own parts: it may change with any version.
+    knobs_before : dict
+        The values before :meth:`set_knobs`, which the fence may set back.
     """
 
-    def __init__(
-        self,
-        process: Any,
-        functions: tuple[Callable[..., Any], ...] = (),
-        command: str = "",
-        cause: str = "",
-        deadline_ns: int = 0,
-    ) -> None:
-        self.process = process
-        self.functions = functions
-        self.command = command
-        self.cause = cause
-        self.deadline_ns = deadline_ns
-        self.knobs_before: dict[str, KnobValue] = {}
+    process: Any
+    functions: tuple[Callable[..., Any], ...] = ()
+    command: str = ""
+    cause: str = ""
+    deadline_ns: int = 0
+    knobs_before: dict[str, KnobValue] = {}
 
     @property
     def worker(self) -> str:

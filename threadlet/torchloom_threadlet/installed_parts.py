@@ -1,12 +1,13 @@
 """Find the parts of capabilities, torchLoom's own and other packages', by their entry points."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 
 from torchloom_core.floor.plain_text import plain_line
 from torchloom_core.wire.operations import Operation
 from torchloom_threadlet.capability import SidecarPart, TrainerPart
+from torchloom_threadlet.cleaning import error_line, warn_once
 
 GROUP = "torchloom.trainer_capabilities"
 
@@ -39,6 +40,18 @@ def installed_parts() -> Mapping[str, Part]:
             text = plain_line(f"{type(error).__name__}: {error}")
             _logger.warning("trainer capability %s is left out: %s: %s", name, value, text)
     return found
+
+
+def offered(questions: Mapping[str, Callable[[], bool]]) -> tuple[str, ...]:
+    """Return the verbs whose parts say yes; one that raises is not offered, and logged once."""
+    found = []
+    for verb, is_offered in questions.items():
+        try:
+            if is_offered():
+                found.append(verb)
+        except Exception as error:  # noqa: BLE001 - the code of anyone's package
+            warn_once(f"operation {verb}", f"it is not offered: {error_line(error)}")
+    return tuple(found)
 
 
 def verb_of(operation: Operation | type[Operation]) -> str:

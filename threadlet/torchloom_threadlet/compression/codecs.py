@@ -26,6 +26,10 @@ class Memory:
         return gradient.clone() if self.residual is None else gradient + self.residual
 
 
+Reduced = Reduction[tuple[Tensor, Memory]]
+"""A reduction that returns the sum, and the memory for the case that the step is committed."""
+
+
 class Codec(Protocol):
     """One way to sum a bucket over the ranks.
 
@@ -34,14 +38,11 @@ class Codec(Protocol):
 
     is_whole: bool
 
-    def reduce(
-        self, tensor: Tensor, memory: Memory, peers: Peers
-    ) -> Reduction[tuple[Tensor, Memory]]:
+    def reduce(self, tensor: Tensor, memory: Memory, peers: Peers) -> Reduced:
         """Sum ``tensor`` over all ranks.
 
         ``tensor``: contiguous float32; it is only read.
-        Returns the sum, in the shape of ``tensor`` and bitwise the same on all ranks, and the
-        memory for the case that the step is committed.
+        The sum has the shape of ``tensor`` and is bitwise the same on all ranks.
         """
 
 

@@ -6,8 +6,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from torchloom_threadlet.compression.codecs import Codec, Memory
-from torchloom_threadlet.compression.collectives import Peers, Reduction, Sum
+from torchloom_threadlet.compression.codecs import Codec, Memory, Reduced
+from torchloom_threadlet.compression.collectives import Peers, Sum
 
 LEAST_NUMBERS = 1024
 """The least numbers in a tensor that is compressed, and in a piece."""
@@ -21,9 +21,7 @@ class Plain:
 
     is_whole = False
 
-    def reduce(
-        self, tensor: Tensor, memory: Memory, peers: Peers
-    ) -> Reduction[tuple[Tensor, Memory]]:
+    def reduce(self, tensor: Tensor, memory: Memory, peers: Peers) -> Reduced:
         """Sum ``tensor`` over all ranks, in its own type, and overwrite it."""
         return (yield Sum(tensor)), memory
 
@@ -61,7 +59,7 @@ class Bucket:
         whole = len(self._spans) == 1
         self._parts = [memory] if whole else [_part(memory, *span) for span in self._spans]
 
-    def reductions(self, codec: Codec, peers: Peers) -> list[Reduction[tuple[Tensor, Memory]]]:
+    def reductions(self, codec: Codec, peers: Peers) -> list[Reduced]:
         """Return the pieces' reductions, in order; for an uncut bucket the one."""
         tensor = self._tensor if isinstance(codec, Plain) else self._tensor.float()
         tensor = tensor.contiguous()

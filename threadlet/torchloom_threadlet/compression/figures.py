@@ -3,14 +3,10 @@
 import threading
 import time
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Protocol
 
 _BUCKETS_REPORTED = 8
-_NAMES = tuple(
-    (f"bucket_{place}_bytes", f"bucket_{place}_compress_s", f"bucket_{place}_wire_s")
-    for place in range(_BUCKETS_REPORTED)
-)
 
 
 @dataclass(frozen=True)
@@ -54,19 +50,16 @@ class Figures:
     def metrics(self) -> dict[str, float]:
         """Return the metrics of telemetry; of the first eight buckets."""
         metrics: dict[str, float] = {
-            "sent_bytes": self.cost.sent_bytes,
-            "compress_s": self.cost.compress_s,
-            "wire_s": self.cost.wire_s,
+            **asdict(self.cost),
             "gradient_bytes": self.gradient_bytes,
             "reductions": self.reductions,
             "overlap_s": self.overlap_s,
         }
         for place, cost in self.buckets.items():
             if place < _BUCKETS_REPORTED:
-                sent, compress, wire = _NAMES[place]
-                metrics[sent] = cost.sent_bytes
-                metrics[compress] = cost.compress_s
-                metrics[wire] = cost.wire_s
+                metrics[f"bucket_{place}_bytes"] = cost.sent_bytes
+                metrics[f"bucket_{place}_compress_s"] = cost.compress_s
+                metrics[f"bucket_{place}_wire_s"] = cost.wire_s
         return metrics
 
 

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from torchloom_threadlet.compression.codecs import Memory
-from torchloom_threadlet.compression.collectives import Peers, Reduction, Sum
+from torchloom_threadlet.compression.codecs import Memory, Reduced
+from torchloom_threadlet.compression.collectives import Peers, Sum
 from torchloom_threadlet.compression.pieces import Piece, Pieces
 from torchloom_threadlet.compression.quantizers import Sharded
 
@@ -38,9 +38,7 @@ class PowerSGD:
         self._pieces = pieces
         self._otherwise = otherwise
 
-    def reduce(
-        self, tensor: Tensor, memory: Memory, peers: Peers
-    ) -> Reduction[tuple[Tensor, Memory]]:
+    def reduce(self, tensor: Tensor, memory: Memory, peers: Peers) -> Reduced:
         """Sum the ranks' projections on the columns of their common sum."""
         pieces = self._pieces.of(tensor)
         factored = [piece for piece in pieces if self._gains(piece)]

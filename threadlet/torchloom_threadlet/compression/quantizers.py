@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from torchloom_threadlet.compression.codecs import Memory
-from torchloom_threadlet.compression.collectives import Exchange, Gather, Peers, Reduction
+from torchloom_threadlet.compression.codecs import Memory, Reduced
+from torchloom_threadlet.compression.collectives import Exchange, Gather, Peers
 
 _LEAST = 2.0**-126
 _INT8_MOST = 127.0
@@ -130,9 +130,7 @@ class Sharded:
     def __init__(self, quantizer: Quantizer) -> None:
         self._quantizer = quantizer
 
-    def reduce(
-        self, tensor: Tensor, memory: Memory, peers: Peers
-    ) -> Reduction[tuple[Tensor, Memory]]:
+    def reduce(self, tensor: Tensor, memory: Memory, peers: Peers) -> Reduced:
         """Sum ``tensor`` over all ranks; the memory does not change."""
         quantizer = self._quantizer
         numbers = tensor.numel()

@@ -8,8 +8,8 @@ import math
 import torch
 from torch import Tensor
 
-from torchloom_threadlet.compression.codecs import Memory
-from torchloom_threadlet.compression.collectives import Gather, Peers, Reduction
+from torchloom_threadlet.compression.codecs import Memory, Reduced
+from torchloom_threadlet.compression.collectives import Gather, Peers
 
 _PLACE_BYTES = 4
 
@@ -27,9 +27,7 @@ class TopK:
             raise ValueError(f"need 0 < topk_share <= 1, was {share}")
         self._share = share
 
-    def reduce(
-        self, tensor: Tensor, memory: Memory, peers: Peers
-    ) -> Reduction[tuple[Tensor, Memory]]:
+    def reduce(self, tensor: Tensor, memory: Memory, peers: Peers) -> Reduced:
         """Sum the numbers that all ranks send; what a rank does not send is its residual."""
         unsent = memory.added_to(tensor.view(-1))
         count = math.ceil(self._share * unsent.numel())

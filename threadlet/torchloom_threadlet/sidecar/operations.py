@@ -4,13 +4,14 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from torchloom_core.wire.commands import Ack, AckStatus, Command
 from torchloom_core.wire.links import Measured, measured_text
 from torchloom_threadlet.capability import Sidecar, SidecarPart
-from torchloom_threadlet.cleaning import error_line, warn_once
-from torchloom_threadlet.installed_parts import installed_parts, verb_of
+from torchloom_threadlet.cleaning import error_line
+from torchloom_threadlet.installed_parts import installed_parts, offered, verb_of
 from torchloom_threadlet.sidecar.publisher import Publisher
 from torchloom_threadlet.trainer.command_inbox import CommandInbox
 
@@ -42,14 +43,8 @@ class SidecarOperations:
 
     def offered(self) -> tuple[str, ...]:
         """Return the verbs that this sidecar can do now."""
-        return tuple(verb for verb, part in self._parts.items() if self._is_offered(verb, part))
-
-    def _is_offered(self, verb: str, part: SidecarPart[Any]) -> bool:
-        try:
-            return part.is_offered(self._sidecar)
-        except Exception as error:  # noqa: BLE001 - the code of anyone's package
-            warn_once(f"operation {verb}", f"it is not offered: {error_line(error)}")
-            return False
+        parts = self._parts.items()
+        return offered({verb: partial(part.is_offered, self._sidecar) for verb, part in parts})
 
     async def execute(self, command: Command, step: int) -> bool:
         """Answer one copy of a command, and begin it; return False if it is the trainer's."""

@@ -1,15 +1,15 @@
 """What a worker's commands do: decided and done by the parts of the installed capabilities."""
 
 from collections.abc import Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from torchloom_core.wire.commands import Command
 from torchloom_core.wire.limits import KnobValue
 from torchloom_core.wire.operations import FencedChange, Operation, Withdraw, WriteLog
 from torchloom_threadlet.capability import OperationError, Trainer, TrainerPart
-from torchloom_threadlet.cleaning import error_line, warn_once
-from torchloom_threadlet.installed_parts import installed_parts, verb_of
+from torchloom_threadlet.cleaning import error_line
+from torchloom_threadlet.installed_parts import installed_parts, offered, verb_of
 
 
 class FencedChangePart(TrainerPart[FencedChange]):
@@ -89,14 +89,10 @@ class Operations:
 
     def offered(self) -> tuple[str, ...]:
         """Return the verbs that this worker can do now."""
-        return tuple(verb for verb, part in self._parts.items() if self._is_offered(verb, part))
-
-    def _is_offered(self, verb: str, part: TrainerPart[Any]) -> bool:
-        try:
-            return part.is_offered(self._trainer(verb))
-        except Exception as error:  # noqa: BLE001 - the code of anyone's package
-            warn_once(f"operation {verb}", f"it is not offered: {error_line(error)}")
-            return False
+        parts = self._parts.items()
+        return offered(
+            {verb: partial(part.is_offered, self._trainer(verb)) for verb, part in parts}
+        )
 
     def refusal(self, command: Command) -> str:
         """Return why a command cannot be carried out now, in one line; "" if it can."""

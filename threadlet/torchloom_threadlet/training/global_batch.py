@@ -16,7 +16,7 @@ of different lengths, has to be converted to the mean over samples first.
 """
 
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -186,30 +186,15 @@ class GlobalBatch:
 
     def register(self, loom: Any, manager: Any) -> None:
         """Register the knobs ``micro_batch`` and ``global_batch``."""
+        knob = partial(loom.knob, kind="int", low=1, fence="run", unit="samples")
+        set_micro_batch = partial(setattr, self, "micro_batch")
+        doc = "the most samples in one forward pass"
+        knob("micro_batch", lambda: self.micro_batch, set_micro_batch, doc=doc)
 
-        def set_micro_batch(value: int) -> None:
-            self.micro_batch = value
+        def set_size(value: int) -> None:
+            self.resize(value, manager.current_step())
 
-        loom.knob(
-            "micro_batch",
-            lambda: self.micro_batch,
-            set_micro_batch,
-            kind="int",
-            low=1,
-            fence="run",
-            unit="samples",
-            doc="the most samples in one forward pass",
-        )
-        loom.knob(
-            "global_batch",
-            lambda: self.size,
-            lambda value: self.resize(value, manager.current_step()),
-            kind="int",
-            low=1,
-            fence="run",
-            unit="samples",
-            doc="samples of a step, over all workers",
-        )
+        knob("global_batch", lambda: self.size, set_size, doc="samples of a step, over all workers")
 
     def state_dict(self) -> dict[str, int]:
         """Return the state for a joiner."""

@@ -38,16 +38,7 @@ class Setting(NamedTuple):
 
     def register(self, loom: Any, *, fence: Literal["worker", "run"] = "run") -> None:
         """Register this knob."""
-        loom.knob(
-            self.name,
-            self.get,
-            self.set,
-            kind="float",
-            low=self.low,
-            high=self.high,
-            fence=fence,
-            doc=self.doc,
-        )
+        loom.knob(**self._asdict(), kind="float", fence=fence)
 
 
 class Managed(NamedTuple):

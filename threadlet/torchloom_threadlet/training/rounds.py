@@ -5,7 +5,7 @@ round, and a joiner takes over knobs during a sync: so a value waits here for th
 round, where no step is counted yet and no allreduce is in flight.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 EVERY = "sync_every"
@@ -23,27 +23,17 @@ class Rounds:
 
     def register(self, loom: Any) -> None:
         """Register ``sync_every``, and with fragments ``fragment_sync_delay``."""
-        loom.knob(
-            EVERY,
-            self._every,
-            lambda value: self._of_next.update({EVERY: value}),
-            kind="int",
-            low=self._parts,
-            fence="run",
-            check=self._check,
-            doc="inner steps between two syncs of the model, or of each fragment",
-        )
+        every = "inner steps between two syncs of the model, or of each fragment"
+        self._register(loom, EVERY, self._every, self._parts, every)
         if self._fragments:
-            loom.knob(
-                DELAY,
-                self._delay,
-                lambda value: self._of_next.update({DELAY: value}),
-                kind="int",
-                low=0,
-                fence="run",
-                check=self._check,
-                doc="inner steps from the start of a fragment's allreduce to the wait for it",
-            )
+            delay = "inner steps from the start of a fragment's allreduce to the wait for it"
+            self._register(loom, DELAY, self._delay, 0, delay)
+
+    def _register(self, loom: Any, name: str, get: Callable[[], int], low: int, doc: str) -> None:
+        def put(value: int) -> None:
+            self._of_next[name] = value
+
+        loom.knob(name, get, put, kind="int", low=low, fence="run", check=self._check, doc=doc)
 
     @property
     def _parts(self) -> int:
