@@ -1,6 +1,6 @@
 """The table of knobs counts who has which value, of the run and of standbys apart."""
 
-from torchloom_core.live.dashboard.knob_rows import knob_rows
+from torchloom_core.live.dashboard.live import knob_rows
 from torchloom_core.wire.decisions import KnobDesired
 from torchloom_core.wire.messages import KnobSpec
 from torchloom_core.wire.operator import KnobTable

@@ -2,12 +2,9 @@
 
 import msgspec
 
-from tests.dashboard.test_recorded_run import read
 from tests.pieces import take
-from tests.recorded_epoch import Recorder
 from torchloom_core.live.dashboard.preview import PreviewShown
 from torchloom_core.live.trajectory.preview import Preview
-from torchloom_core.wire.events import Recovered
 from torchloom_core.wire.messages import Note
 from torchloom_core.wire.preview import Curve, Judgement, Setup
 from torchloom_core.wire.standby_task import End
@@ -97,16 +94,3 @@ def test_a_long_curve_is_no_more_than_a_page_has_dashboard_for():
     assert len(update["steps"]) <= 300
     assert update["steps"][-1] == 5000
     assert update["curves"][2][-1] == 4999.0
-
-
-async def test_of_a_recorded_run_the_newest_is_there(tmp_path):
-    recorder = Recorder(tmp_path, 1)
-    recorder.step(Recovered(epoch=1))
-    for command in ("c1.1", "c1.2"):
-        recorder.issue(command, "v0-0", "rehearse")
-    recorder.step(note(curve(0, "control", 1.0), "c1.1"))
-    recorder.step(note(curve(0, "control", 2.0), "c1.2"))
-    recorder.writer.close()
-    past = await read(tmp_path)
-    assert past.preview.curves == {(0, "control"): [2.0]}
-    assert past.preview_shown.shown()["curves"][1] == [2.0]

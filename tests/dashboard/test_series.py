@@ -8,8 +8,6 @@ from tests.dashboard.house import open_house, sees
 from torchloom_core.live.dashboard import browser
 from torchloom_core.live.dashboard.downsampling import POINTS, Downsampled
 
-LONG_S = 20_000
-
 
 def begins(at_s):
     return lambda update: update.get("series", {}).get("loss", [[None]])[0][0] == at_s
@@ -24,16 +22,6 @@ async def look(socket, since_s):
     await socket.send(json.dumps({"series": ["loss"], "since_s": since_s}))
     update = await sees(socket, begins(since_s))
     return np.array(update["series"]["loss"])[:, 0]
-
-
-async def test_a_range_uses_the_finest_resolution_that_covers_it(tmp_path):
-    async with open_house(tmp_path) as house:
-        series = house.state.board.series["loss"] = Downsampled()
-        for second in range(LONG_S):
-            series.add(float(second), 1.0, 2.0, 3.0)
-        page = await house.enter()
-        for since_s, span_s in ((LONG_S - 500, 1.0), (LONG_S - 8000, 10.0), (0, 60.0)):
-            assert set(np.diff(await look(page, since_s))) == {span_s}
 
 
 async def test_an_open_page_gets_the_full_state_now_and_then(tmp_path, monkeypatch):

@@ -1,12 +1,9 @@
 """Whatever is wrong at the start of a Weaver is one clear line and an exit status."""
 
-import contextlib
-import json
 import os
 import socket
 import subprocess
 import sys
-import threading
 
 import pytest
 
@@ -91,57 +88,6 @@ def test_an_unreachable_broker_is_one_line(weaver):
 
 
 @pytest.mark.long
-def test_an_occupied_port_is_one_line(weaver):
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        status, error = weaver(f"[broker]\nport = {port}\n")
-    assert status == 3
-    assert error == (
-        f"torchloom: broker: cannot listen on 127.0.0.1:{port}: Address already in use; "
-        "set broker.port to another port, or to 0 for any free one"
-    )
-
-
-@pytest.mark.long
-def test_a_server_program_that_is_too_old_is_one_line(weaver, tmp_path):
-    old = tmp_path / "nats-server"
-    old.write_text("#!/bin/sh\necho nats-server: v2.9.25\n")
-    old.chmod(0o755)
-    status, error = weaver("", TORCHLOOM_NATS_SERVER=str(old))
-    assert status == 3
-    assert error == f"torchloom: {old}: need nats-server >= 2.11, was 2.9.25"
-
-
-@pytest.mark.long
-def test_a_running_server_that_is_too_old_is_one_line(weaver):
-    with old_server() as url:
-        status, error = weaver(f"[broker]\nurl = '{url}'\n")
-    assert status == 3
-    assert error == f"torchloom: {url}: need nats-server >= 2.11, was 2.9.25"
-
-
-@contextlib.contextmanager
-def old_server():
-    """A server that greets clients as nats-server 2.9 did, and answers their PING."""
-    info = {"server_id": "OLD", "version": "2.9.25", "max_payload": 1 << 20, "proto": 1}
-
-    def serve():
-        with contextlib.suppress(OSError):
-            while True:
-                client = listener.accept()[0]
-                client.sendall(b"INFO " + json.dumps(info).encode() + b"\r\n")
-                while data := client.recv(4096):
-                    client.sendall(data.count(b"PING\r\n") * b"PONG\r\n")
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=serve, daemon=True)
-        thread.start()
-        yield f"nats://127.0.0.1:{listener.getsockname()[1]}"
-
-
-@pytest.mark.long
 @pytest.mark.parametrize("place", ["file/state", "/proc/torchloom"])
 def test_a_state_folder_that_cannot_be_written_is_one_line(weaver, tmp_path, place):
     (tmp_path / "file").write_text("")
@@ -162,22 +108,3 @@ def test_a_trajectory_that_cannot_be_written_is_one_line(start_run):
     *_, last = result.stderr.splitlines()
     assert last == "torchloom: state/trajectory/live: cannot be written: Not a directory"
     assert "Traceback" not in result.stderr
-
-
-@pytest.mark.long
-def test_with_take_over_a_weaver_takes_the_run_and_the_first_ends_with_one_line(start_run, until):
-    run = start_run("[weaver]\nstate_dir = 'state'\ntick_s = 0.1\n")
-    first = run.start_weaver()
-    epoch = run.ask("status")["epoch"]
-    second = run.start_weaver("--take-over")
-    assert first.wait(DEADLINE_S) == 13
-    *_, last = first.errors.read_text().splitlines()
-    assert last == f"torchloom: another Weaver took over run live under epoch {epoch + 1}"
-    assert "Traceback" not in first.errors.read_text()
-    assert run.ask("status")["epoch"] == epoch + 1
-    ticks = run.ask("status")["ticks"]
-    until(lambda: run.ask("status")["ticks"] > ticks)
-    assert second.poll() is None
-    there = "another Weaver of this run is connected"
-    assert there in second.errors.read_text()
-    assert there not in first.errors.read_text()

@@ -6,7 +6,6 @@ import signal
 import pytest
 
 from tests.deadlines import DEADLINE_S
-from torchloom_core.live.trajectory.reader import read_epochs
 from torchloom_core.wire.commands import FINAL_STATUSES
 
 pytestmark = pytest.mark.integration
@@ -171,13 +170,3 @@ def test_no_step_failed_in_all_of_this(run):
         assert all(row["committed"] for row in rows), group
         steps = [row["step"] for row in rows]
         assert steps == list(range(steps[0], steps[0] + len(steps))), group
-
-
-def test_every_epoch_reads_back_and_replays_to_the_same_decisions(run):
-    run.weaver.send_signal(signal.SIGTERM)
-    assert run.weaver.wait(DEADLINE_S) == 0
-    first, *_ = epochs = [record.meta.epoch for record in read_epochs(run.trajectory)]
-    assert epochs == list(range(first, first + len(run.weavers)))
-    result = run.torchloom("trajectory", "replay", run.trajectory)
-    assert result.returncode == 0, result.stdout + result.stderr
-    assert result.stdout.count("all the same") == len(epochs)

@@ -86,24 +86,6 @@ def statuses_of(run, verb, status):
     ]
 
 
-@pytest.mark.long
-def test_without_a_standby_it_is_one_line(run):
-    result = run.torchloom("preview", "x=2")
-    assert result.returncode == 5
-    assert result.stderr.startswith(
-        "torchloom: denied by impossible: no reachable standby offers it: need "
-    )
-    assert result.stderr.count("\n") == 1
-
-
-@pytest.mark.long
-def test_a_knob_that_the_run_has_not_is_one_line(run, v0):
-    result = run.torchloom("preview", "lr=0.1")
-    assert result.returncode == 5
-    assert result.stderr.startswith("torchloom: denied by impossible: no knob is called 'lr'")
-    assert result.stderr.count("\n") == 1
-
-
 def test_the_preview_equals_training_on_and_is_recorded(run, v0):
     words = ["x=20", "--steps", "8", "--seed", "3", "--json", "--plot", "seen.svg"]
     result = run.torchloom("preview", *words)

@@ -1,22 +1,14 @@
 """Events of workers reach the Weaver, and requests of a person reach the workers."""
 
-import asyncio
 import json
 import os
 import signal
 from pathlib import Path
 
-import msgspec
-import nats
 import pytest
 
 from tests.deadlines import DEADLINE_S
 from tests.installing import install
-from tests.settled import settle
-from tests.waiting import eventually
-from torchloom_core.live.transport.security import nats_jwt
-from torchloom_core.live.transport.security.credentials import Credentials
-from torchloom_core.wire import subjects
 
 pytestmark = pytest.mark.integration
 
@@ -172,80 +164,6 @@ def test_an_impossible_request_is_one_line(run, words, line):
     assert result.stderr.startswith(f"torchloom: {line}"), result.stderr
     assert result.stderr.count("\n") == 1
     assert not result.stdout
-
-
-@pytest.mark.parametrize(
-    ("verb", "body"),
-    [
-        ("knob.set", b"{"),
-        ("knob.set", b'{"knob": "x"}'),
-        ("propose", b'{"action": {"kind": "explode"}}'),
-        ("approve", b"\xff\xfe"),
-    ],
-)
-def test_a_malformed_request_is_answered_with_one_line(run, verb, body):
-    answer = json.loads(asyncio.run(run._ask(subjects.control(run.name, "operator", verb), body)))
-    assert not answer["ok"]
-    assert answer["text"].startswith(f"{verb}: ")
-    assert "\n" not in answer["text"]
-
-
-async def ignore(error):
-    pass
-
-
-async def status_when(run, condition):
-    async def as_wanted():
-        status = json.loads(await run._ask(subjects.control(run.name, "operator", "status"), b""))
-        return status if condition(status) else None
-
-    return await eventually(as_wanted)
-
-
-async def test_malformed_and_oversized_messages_are_counted_and_kill_nothing(run, tmp_path):
-    before = await status_when(run, bool)
-    credentials = Credentials.ensure(run.state, run.name)
-    seed = nats_jwt.new_seed("user")
-    jwt = credentials.worker_jwt("evil-0", 1, nats_jwt.public_key(seed))
-    creds = tmp_path / "evil.creds"
-    creds.write_text(nats_jwt.creds_text(jwt, seed))
-    client = await nats.connect(
-        run.broker["url"],
-        user_credentials=str(creds),
-        inbox_prefix=subjects.inbox_prefix(run.name, "evil-0", 1),
-        allow_reconnect=False,
-        error_cb=ignore,
-    )
-    name = (run.name, "evil-0", 1)
-    garbage = (
-        b"",
-        b"\xff" * 1000,
-        b"[" * 30_000,
-        b'{"type": "hello"}',
-        msgspec.msgpack.encode({"run": run.name, "worker": "g0-0", "incarnation": "1"}),
-    )
-    for subject in (subjects.telemetry(*name), subjects.event(*name), subjects.ack(*name)):
-        for data in garbage:
-            await client.publish(subject, data)
-    # A hello in another's name is on the wrong subject.
-    hello = {"type": "hello", "run": run.name, "worker": "g0-0", "incarnation": 2**60}
-    hello |= {"group": "g0", "rank": 0, "node": "n"}
-    await client.publish(subjects.event(*name), json.dumps(hello).encode())
-    await settle(client)
-    now = await status_when(run, lambda now: now["malformed"] >= before["malformed"] + 16)
-    assert now["malformed"] == before["malformed"] + 16
-    assert [w["incarnation"] for w in now["workers"]] == [
-        w["incarnation"] for w in before["workers"]
-    ]
-
-    client._max_payload = 1 << 30  # as a client would that does not keep to the server's word
-    await client.publish(subjects.event(*name), b"x" * (2 << 20))
-    await eventually(lambda: client.is_closed)
-    log = (run.state / "broker" / "nats.log").read_text()
-    assert "maximum payload exceeded" in log
-    assert run.weaver.poll() is None
-    await status_when(run, lambda now: now["ticks"] > before["ticks"] + 3)
-    assert "Traceback" not in run.weaver.errors.read_text()
 
 
 def test_the_kill_switch_halts_a_migration_and_outlasts_the_weavers_kill(run, until, g0):

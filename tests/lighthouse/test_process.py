@@ -257,17 +257,6 @@ def test_invalid_options_are_one_line(start, options, error):
     assert error in start("--status_bind", "", *options, bind=False).fails()
 
 
-@pytest.mark.long
-def test_a_second_with_the_same_state_and_another_runs_state_are_refused(start, tmp_path):
-    state = str(tmp_path / "state.json")
-    first = start("--state", state).ready()
-    free = ("--bind", "127.0.0.1:0", "--status_bind", "", "--state", state)
-    assert "another lighthouse uses this state" in start(*free, bind=False).fails()
-    first.end()
-    line = start(*free, "--run", "other", bind=False).fails()
-    assert "need the state of run 'other', was of run 'run'" in line
-
-
 def test_its_page_shows_the_members_and_the_groups_it_waits_for(start, ask, port):
     lighthouse = start().ready()
     quorum_id = ask("a<b>:1", "b:1", step=5).quorum_id

@@ -14,7 +14,7 @@ from experiments.lighthouse.calls import Calls, member_bytes, request_bytes
 from experiments.lighthouse.fuzzed import messages
 from tests.deadlines import DEADLINE_S
 from tests.waiting import eventually, soon
-from torchloom_core.live.lighthouse import connections as connections_module
+from torchloom_core.live.lighthouse import heartbeats as connections_module
 from torchloom_core.live.lighthouse import heartbeats as gaps_module
 from torchloom_core.live.lighthouse import quorum as quorum_module
 from torchloom_core.live.lighthouse import service as service_module

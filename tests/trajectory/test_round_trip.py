@@ -1,6 +1,8 @@
 """The reader returns what was written, bit for bit and in order."""
 
+import functools
 import math
+import operator
 import tempfile
 import types
 import typing
@@ -56,7 +58,7 @@ def values_of(kind: Any) -> st.SearchStrategy[Any]:
         hints = typing.get_type_hints(kind, include_extras=True)
         if kind is FencedChange:
             others = (one for one in Operation.__subclasses__() if one is not FencedChange)
-            hints["do"] = typing.Union[tuple(others)]
+            hints["do"] = functools.reduce(operator.or_, others)
         fields = {name: values_of(hints[name]) for name in kind.__struct_fields__}
         if issubclass(kind, PreviewRequest):
             fields["steps"] = st.integers(0, MOST_STEPS // MOST_REPEATS)

@@ -177,8 +177,3 @@ async def test_the_weavers_messages_arrive_in_order(bus, person, make):
         assert [await received.get() for _ in range(100)] == [
             ("notice", rank) for rank in range(100)
         ]
-
-
-async def test_the_command_line_reports_a_missing_broker():
-    with pytest.raises(BrokerError, match="no NATS server can be reached"):
-        await ControlClient.connect("nats://127.0.0.1:1", "run")

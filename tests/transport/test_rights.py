@@ -54,10 +54,6 @@ def own(*templates):
     return filled("{{name()}}", "{{tag(life)}}", *templates)
 
 
-def of_any(*templates):
-    return filled("*", "*", *templates)
-
-
 def permitted(publish, subscribe, subscriptions=-1):
     limits = {"subs": subscriptions, "data": -1, "payload": -1}
     return {"pub": {"allow": publish}, "sub": {"allow": subscribe}, **limits}
@@ -219,24 +215,6 @@ def test_only_the_run_and_system_accounts_sign_for_themselves(credentials, keys)
     assert accounts["account"]["signing_keys"] == accounts["system"]["signing_keys"] == []
 
 
-def test_the_rights_of_a_named_worker_and_person_are_those_of_the_scope():
-    worker, person = rights.worker_rights("run", "g0-0", 7), rights.person_rights("run", "alice")
-    assert worker.publish == filled("g0-0", "7", PUBLISHED_BY_WORKERS, OWN_COMMANDS)
-    assert worker.subscribe[-1] == "_INBOX_run_g0-0_7.>"
-    assert person.publish[0] == "tl.ctl.run.alice.>"
-
-
-def test_the_weaver_may_do_all_in_the_runs_account(credentials, keys):
-    name, issuer, may = user(credentials.weaver_creds.read_text(), keys)
-    assert (name, issuer, may) == ("weaver", "account", permitted([">"], [">"]))
-
-
-def test_a_joiner_may_ask_and_hear_the_answer(credentials, keys):
-    name, issuer, may = user(credentials.join_creds_text, keys)
-    allowed = permitted(["tl.join.run"], ["_INBOX_JOIN_run.>"], 8)
-    assert (name, issuer, may) == ("joiner", "workers", allowed)
-
-
 def test_a_persons_credentials_only_say_the_name(credentials, keys):
     scoped = {"issuer_account": "people"}
     assert user(credentials.operator_creds.read_text(), keys) == ("operator", "operators", scoped)
@@ -388,14 +366,4 @@ def test_a_folder_that_cannot_be_made_is_one_clear_line(tmp_path):
         private_folder(tmp_path / "a" / "b")
     assert str(caught.value) == (
         f"state folder {tmp_path / 'a' / 'b'}: cannot be written: Not a directory"
-    )
-
-
-def test_the_lighthouse_may_publish_views_and_receive_steering(credentials, keys):
-    name, issuer, may = user(credentials.lighthouse_creds.read_text(), keys)
-    streams = ["tl.steer.run", "tl.roll.run", "_INBOX_LIGHTHOUSE_run.>"]
-    assert (name, issuer, may) == (
-        "lighthouse",
-        "workers",
-        permitted(["tl.lighthouse.run"], streams, 8),
     )

@@ -226,11 +226,3 @@ async def test_an_unrecorded_lighthouse_is_named_and_the_record_retained(lightho
     finally:
         started.kill()
         await started.wait()
-
-
-async def test_an_occupied_port_is_one_line_and_no_weaver(lighthouse_runs):
-    listener = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
-    port = listener.sockets[0].getsockname()[1]
-    async with listener:
-        with pytest.raises(LighthouseError, match=f"cannot listen on 127.0.0.1:{port}: Address"):
-            await lighthouse_runs.start(port=port)

@@ -227,24 +227,18 @@ class Record:
                     story.moments.setdefault(_WAITING, now_s)
                 elif (output.granted, output.rule) != (earlier, rule):
                     story.moments["verdict"] = now_s
-            case CommandStatus():
-                known = self._stories.get(output.cause)
-                if known is None:
+            case CommandStatus(cause=story_id) | Judged(verdict=story_id):
+                if story_id not in self._stories:
                     return
-                story = known
-                self._count(story, output)
+                story = self._stories[story_id]
+                if isinstance(output, CommandStatus):
+                    self._count(story, output)
+                else:
+                    self._judge(story, output)
             case Outcome():
                 story = self._story(output.verdict, output.policy, output.action, now_s)
                 story.outcome = plain_line(f"{output.result}: {output.detail}", _LONGEST)
                 self.statistics.ended(output)
-            case Judged():
-                known = self._stories.get(output.verdict)
-                if known is None:
-                    return
-                story = known
-                story.judged = plain_line(f"{_JUDGED[output.hurt]}: {output.text}", _LONGEST)
-                story.before |= output.before
-                self.statistics.judged(story.by, output)
         moment = output.status if isinstance(output, CommandStatus) else kind
         if moment in _MOMENTS and not isinstance(output, Verdict):
             story.moments.setdefault(moment, now_s)
@@ -307,6 +301,11 @@ class Record:
             if len(self._status) >= _UNDER_WAY:
                 self._status.clear()
             self._status[command.command] = command.status
+
+    def _judge(self, story: Story, output: Judged) -> None:
+        story.judged = plain_line(f"{_JUDGED[output.hurt]}: {output.text}", _LONGEST)
+        story.before |= output.before
+        self.statistics.judged(story.by, output)
 
     def _touch(self, story: Story) -> None:
         self.version += 1

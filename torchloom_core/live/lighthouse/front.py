@@ -8,8 +8,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager, suppress
-from typing import cast
+from contextlib import asynccontextmanager
 
 from torchloom_core.floor.web_server import listener
 
@@ -21,6 +20,7 @@ _DECIDE_S = 10.0
 
 _MOST_UNDECIDED = 512
 _BACKLOG = 1024
+_AT_ONCE = 1 << 16
 _REST_S = 1.0
 _LOOPBACK = "127.0.0.1"
 _ANY = {"::": "0.0.0.0"}
@@ -32,8 +32,8 @@ def listeners(host: str, port: int) -> list[socket.socket]:
     """Return sockets that listen on every address of the host, on one port; or raise OSError."""
     found: list[socket.socket] = []
     try:
-        addresses = _addresses(host)
-        for place in addresses:
+        infos = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for place in dict.fromkeys(str(info[4][0]) for info in infos):
             try:
                 found.append(listener(place, port))
             except OSError:
@@ -48,11 +48,6 @@ def listeners(host: str, port: int) -> list[socket.socket]:
     return found
 
 
-def _addresses(host: str) -> list[str]:
-    infos = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    return list(dict.fromkeys(str(info[4][0]) for info in infos))
-
-
 class Front:
     """Passes connections on to the two servers' ports on loopback, and knows the client of each."""
 
@@ -60,8 +55,8 @@ class Front:
         self._grpc_port = grpc_port
         self._http_port = http_port
         self._callers: dict[str, str] = {}
-        self._undecided: dict[_Outer, None] = {}
-        self._open: set[_Outer] = set()
+        self._open: set[asyncio.Task[None]] = set()
+        self._undecided: dict[str, asyncio.Task[None]] = {}
 
     def caller(self, peer: str) -> str:
         """Return the client of the connection that gRPC names ``peer``, in gRPC's notation."""
@@ -77,8 +72,9 @@ class Front:
             for task in taking:
                 task.cancel()
             await asyncio.gather(*taking, return_exceptions=True)
-            for outer in tuple(self._open):
-                outer.end()
+            for task in self._open:
+                task.cancel()
+            await asyncio.gather(*self._open, return_exceptions=True)
 
     async def _take(self, found: socket.socket) -> None:
         """Accept connections until cancelled; wait while there is no free file descriptor."""
@@ -87,155 +83,75 @@ class Front:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                connection, _ = await loop.sock_accept(found)
-                await loop.connect_accepted_socket(lambda: _Outer(self), connection)
+                connection, address = await loop.sock_accept(found)
             except ConnectionError:
                 continue  # gone already
             except OSError as error:
                 _log.warning("cannot accept a connection: %s", error.strerror)
                 await asyncio.sleep(_REST_S)
+                continue
+            host, port = address[:2]
+            client = f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"
+            task = self._undecided[client] = asyncio.create_task(self._forward(connection, client))
+            self._open.add(task)
+            task.add_done_callback(self._open.discard)
+            if len(self._undecided) > _MOST_UNDECIDED:
+                self._undecided.pop(next(iter(self._undecided))).cancel()
 
-    def add(self, outer: "_Outer") -> None:
-        """Add a connection; close the oldest if too many have sent nothing."""
-        self._open.add(outer)
-        self._undecided[outer] = None
-        if len(self._undecided) > _MOST_UNDECIDED:
-            next(iter(self._undecided)).end()
-
-    def decided(self, outer: "_Outer") -> None:
-        """Note that a connection's protocol is known, or that it has ended."""
-        self._undecided.pop(outer, None)
-
-    async def connect(self, outer: "_Outer", *, is_grpc: bool) -> "_Inner":
-        """Connect to the server for a connection's protocol."""
-        port = self._grpc_port if is_grpc else self._http_port
-        loop = asyncio.get_running_loop()
-        transport, inner = await loop.create_connection(lambda: _Inner(outer), _LOOPBACK, port)
-        inner.name = f"ipv4:{_LOOPBACK}:{transport.get_extra_info('sockname')[1]}"
-        self._callers[inner.name] = outer.caller
-        return inner
-
-    def over(self, outer: "_Outer", inner: "_Inner | None") -> None:
-        """Forget a connection."""
-        self.decided(outer)
-        self._open.discard(outer)
-        if inner is not None:
-            self._callers.pop(inner.name, None)
-
-
-class _Half(asyncio.Protocol):
-    """One side of a forwarded connection; each side writes what the other reads."""
-
-    def __init__(self) -> None:
-        self.transport: asyncio.Transport | None = None
-        self.other: _Half | None = None
-        self.has_ended = False
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)
-
-    def data_received(self, data: bytes) -> None:
-        if self.other is not None and self.other.transport is not None:
-            self.other.transport.write(data)
-
-    def eof_received(self) -> bool:
-        """Forward the end, and keep writing until the other side has ended as well."""
-        self.has_ended = True
-        if self.other is None or self.other.transport is None or self.other.has_ended:
-            return False
-        with suppress(OSError):
-            self.other.transport.write_eof()
-        return True
-
-    def pause_writing(self) -> None:
-        if self.other is not None and self.other.transport is not None:
-            self.other.transport.pause_reading()
-
-    def resume_writing(self) -> None:
-        if self.other is not None and self.other.transport is not None:
-            self.other.transport.resume_reading()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if self.other is not None and self.other.transport is not None:
-            if exc is None:
-                self.other.transport.close()  # after pending writes
-            else:
-                self.other.transport.abort()
-
-
-class _Inner(_Half):
-    """The server's side."""
-
-    def __init__(self, outer: "_Outer") -> None:
-        super().__init__()
-        self.other = outer
-        self.name = ""
-
-
-class _Outer(_Half):
-    """The client's side, whose first bytes decide on the protocol."""
-
-    def __init__(self, front: Front) -> None:
-        super().__init__()
-        self.caller = ""
-        self._front = front
-        self._received = b""
-        self._deadline: asyncio.TimerHandle | None = None
-        self._connecting: asyncio.Task[None] | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        address = transport.get_extra_info("peername")
-        if address is None:  # gone already
-            transport.close()
-            return
-        host, port = address[:2]
-        self.caller = f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"
-        self._deadline = asyncio.get_running_loop().call_later(_DECIDE_S, self.end)
-        self._front.add(self)
-
-    def data_received(self, data: bytes) -> None:
-        if self.other is not None:
-            super().data_received(data)
-            return
-        self._received += data
-        is_grpc = self._received[: len(_PREFACE)] == _PREFACE[: len(self._received)]
-        if self._connecting is None and (len(self._received) >= len(_PREFACE) or not is_grpc):
-            self._decide(is_grpc=is_grpc)
-
-    def _decide(self, *, is_grpc: bool) -> None:
-        self._front.decided(self)
-        if self._deadline is not None:
-            self._deadline.cancel()
-        if self.transport is not None:
-            self.transport.pause_reading()
-        self._connecting = asyncio.create_task(self._pass_on(is_grpc=is_grpc))
-
-    async def _pass_on(self, *, is_grpc: bool) -> None:
+    async def _forward(self, connection: socket.socket, client: str) -> None:
+        """Forward a connection to the server for the protocol with which it begins."""
+        reader, writer = await asyncio.open_connection(sock=connection)
         try:
-            inner = await self._front.connect(self, is_grpc=is_grpc)
+            try:
+                async with asyncio.timeout(_DECIDE_S):
+                    begin = await _begin(reader)
+            finally:
+                self._undecided.pop(client, None)
+            if not _PREFACE.startswith(begin) or begin == _PREFACE:
+                await self._pass_on(client, begin, reader, writer)
+        except OSError:
+            writer.transport.abort()  # it is cut off, or sends nothing
+        finally:
+            writer.close()
+
+    async def _pass_on(
+        self, client: str, begin: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        port = self._grpc_port if begin == _PREFACE else self._http_port
+        try:
+            inner_reader, inner_writer = await asyncio.open_connection(_LOOPBACK, port)
         except OSError as error:
-            _log.warning("cannot forward a connection of %s: %s", self.caller, error)
-            self.end()
+            _log.warning("cannot forward a connection of %s: %s", client, error)
             return
-        if self.transport is None or self.transport.is_closing():
-            self._front.over(self, inner)
-            if inner.transport is not None:
-                inner.transport.abort()
-            return
-        self.other = inner
-        super().data_received(self._received)
-        self._received = b""
-        self.transport.resume_reading()
+        peer = f"ipv4:{_LOOPBACK}:{inner_writer.get_extra_info('sockname')[1]}"
+        self._callers[peer] = client
+        inner_writer.write(begin)
+        try:
+            async with asyncio.TaskGroup() as ways:
+                ways.create_task(_copy(reader, inner_writer))
+                ways.create_task(_copy(inner_reader, writer))
+        except* OSError:
+            writer.transport.abort()
+            inner_writer.transport.abort()
+        finally:
+            del self._callers[peer]
+            inner_writer.close()
 
-    def end(self) -> None:
-        """Close the connection."""
-        if self.transport is not None:
-            self.transport.close()
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-        inner = self.other if isinstance(self.other, _Inner) else None
-        self._front.over(self, inner)
-        super().connection_lost(exc)
+async def _begin(reader: asyncio.StreamReader) -> bytes:
+    """Return the first bytes of a connection, as many as tell its protocol."""
+    begin = b""
+    while len(begin) < len(_PREFACE) and _PREFACE.startswith(begin):
+        part = await reader.read(len(_PREFACE) - len(begin))
+        if not part:
+            break
+        begin += part
+    return begin
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Write what is read, also the end, after which the other way stays open."""
+    while data := await reader.read(_AT_ONCE):
+        writer.write(data)
+        await writer.drain()
+    writer.write_eof()

@@ -7,6 +7,7 @@ reaches the port.
 import time
 from collections.abc import Iterator
 from html import escape
+from typing import Any
 
 import msgspec
 from prometheus_client import CollectorRegistry
@@ -24,34 +25,12 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _REFRESH_S = 2
 
 
-class Group(msgspec.Struct, frozen=True, kw_only=True):
-    """A replica group as the lighthouse sees it.
+def read_status(service: Service) -> dict[str, Any]:
+    """Return ``/status``, the JSON.
 
-    ``state``: ``member`` of the last quorum, ``asking`` for the next, ``heard`` (heartbeats only),
-    ``held`` back, ``aside`` (left or evicted) or ``lost``; ``heard_s``: age of the last heartbeat.
+    A group's ``state``: ``member`` of the last quorum, ``asking`` for the next, ``heard``
+    (heartbeats only), ``held`` back, ``aside`` (left or evicted) or ``lost``.
     """
-
-    replica_id: str
-    state: str
-    step: int | None
-    commit_failures: int
-    heard_s: float | None
-
-
-class Status(msgspec.Struct, frozen=True, kw_only=True):
-    """``/status`` as JSON."""
-
-    quorum_id: int
-    members: int
-    quorum_age_s: float
-    next: str
-    waiting_s: float
-    groups: tuple[Group, ...]
-    counters: dict[str, int]
-
-
-def read_status(service: Service) -> Status:
-    """Return the present status."""
     electorate, now_s = service.electorate, service.now_s()
     members = electorate.members or frozenset()
     last = {m.replica_id: m for m in service.last.members} if service.last else {}
@@ -66,24 +45,24 @@ def read_status(service: Service) -> Status:
         member = electorate.requests.get(replica_id) or last.get(replica_id)
         beat_s = electorate.heartbeats.get(replica_id)
         groups.append(
-            Group(
-                replica_id=replica_id,
-                state=state,
-                step=member.step if member else None,
-                commit_failures=member.commit_failures if member else 0,
-                heard_s=None if beat_s is None else round(now_s - beat_s, 3),
-            )
+            {
+                "replica_id": replica_id,
+                "state": state,
+                "step": member.step if member else None,
+                "commit_failures": member.commit_failures if member else 0,
+                "heard_s": None if beat_s is None else round(now_s - beat_s, 3),
+            }
         )
     counters = service.counters
-    return Status(
-        quorum_id=electorate.quorum_id,
-        members=len(members),
-        quorum_age_s=round(now_s - service.formed_s, 3),
-        next=electorate.why(now_s),
-        waiting_s=round(electorate.waiting_s(now_s), 3),
-        groups=tuple(groups),
-        counters={name: getattr(counters, name) for name in counters.__slots__},
-    )
+    return {
+        "quorum_id": electorate.quorum_id,
+        "members": len(members),
+        "quorum_age_s": round(now_s - service.formed_s, 3),
+        "next": electorate.why(now_s),
+        "waiting_s": round(electorate.waiting_s(now_s), 3),
+        "groups": groups,
+        "counters": {name: getattr(counters, name) for name in counters.__slots__},
+    }
 
 
 def application(service: Service) -> Starlette:
@@ -147,19 +126,19 @@ class _Metrics(Collector):
             yield GaugeMetricFamily(f"torchloom_lighthouse_{name}", text, value=number)
 
 
-def _page(seen: Status) -> str:
+def _page(seen: dict[str, Any]) -> str:
     rows = "".join(
-        f"<tr class={escape(group.state)}><td>{escape(group.replica_id)}<td>{group.state}"
-        f"<td>{'' if group.step is None else group.step}<td>{group.commit_failures or ''}"
-        f"<td>{'' if group.heard_s is None else f'{group.heard_s:.1f} s'}"
-        for group in seen.groups
+        f"<tr class={escape(group['state'])}><td>{escape(group['replica_id'])}<td>{group['state']}"
+        f"<td>{'' if group['step'] is None else group['step']}<td>{group['commit_failures'] or ''}"
+        f"<td>{'' if group['heard_s'] is None else format(group['heard_s'], '.1f') + ' s'}"
+        for group in seen["groups"]
     )
     return (
         "<!doctype html><html lang=en><meta charset=utf-8><title>Lighthouse</title>"
         "<meta name=viewport content='width=device-width'>"
         f"<style>{_STYLE}</style><h1>Lighthouse</h1>"
-        f"<p>Quorum <b>{seen.quorum_id}</b> of <b>{seen.members}</b>, "
-        f"{seen.quorum_age_s:.1f} s old. Next: {escape(seen.next)}.</p>"
+        f"<p>Quorum <b>{seen['quorum_id']}</b> of <b>{seen['members']}</b>, "
+        f"{seen['quorum_age_s']:.1f} s old. Next: {escape(seen['next'])}.</p>"
         "<table><thead><tr><th>replica group<th>state<th>step<th>failed commits<th>heartbeat"
         f"<tbody>{rows}</table>"
         "<p><a href='?format=json'>JSON</a> <a href=/metrics>metrics</a></p></html>"

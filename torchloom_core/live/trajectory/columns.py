@@ -65,36 +65,24 @@ class TelemetryStream:
 
     def _record_batch(self, received: Sequence[tuple[int, int, Telemetry]]) -> Any:
         seq, ts_recv_ns, batches = zip(*received, strict=True)
-        (
-            run,
-            worker,
-            incarnation,
-            batch_seq,
-            state,
-            step,
-            progress_age_s,
-            dropped,
-            metrics,
-            ts_ns,
-            values,
-            v,
-        ) = zip(*map(astuple, batches), strict=True)
-        metric_codes = [self._codes_of(names) for names in metrics]
+        values = zip(*map(astuple, batches), strict=True)
+        of = dict(zip(Telemetry.__struct_fields__, values, strict=True))
+        metric_codes = [self._codes_of(names) for names in of["metrics"]]
         columns = [
             pa.array(seq, pa.int64()),
             pa.array(ts_recv_ns, pa.int64()),
-            self._runs.column(self._runs.codes(run)),
-            self._workers.column(self._workers.codes(worker)),
-            pa.array(incarnation, pa.int64()),
-            pa.array(batch_seq, pa.int64()),
-            self._states.column(self._states.codes(state)),
-            pa.array(step, pa.int64()),
-            pa.array(progress_age_s, pa.float64()),
-            pa.array(dropped, pa.int64()),
+            self._runs.column(self._runs.codes(of["run"])),
+            self._workers.column(self._workers.codes(of["worker"])),
+            pa.array(of["incarnation"], pa.int64()),
+            pa.array(of["seq"], pa.int64()),
+            self._states.column(self._states.codes(of["state"])),
+            pa.array(of["step"], pa.int64()),
+            pa.array(of["progress_age_s"], pa.float64()),
+            pa.array(of["dropped"], pa.int64()),
             _lists(metric_codes, _CODE_BYTES, self._metrics.column),
-            _lists(ts_ns, _NUMBER_BYTES, partial(_numbers, pa.int64())),
-            _lists(values, _NUMBER_BYTES, partial(_numbers, pa.float64())),
-            pa.array(v, pa.int64()),
+            _lists(of["ts_ns"], _NUMBER_BYTES, partial(_numbers, pa.int64())),
+            _lists(of["values"], _NUMBER_BYTES, partial(_numbers, pa.float64())),
+            pa.array(of["v"], pa.int64()),
         ]
         return pa.RecordBatch.from_arrays(columns, schema=TELEMETRY_SCHEMA)
 

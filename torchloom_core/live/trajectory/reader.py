@@ -104,7 +104,7 @@ class EpochRecord:
                 yield group
                 group = next(groups, None)
                 seq += 1
-            elif group is not None and _is_gap_from(seq, group):
+            elif group and isinstance(gap := group.message, RecordingGap) and gap.first == seq:
                 seq = group.seq
             elif row is not None:
                 raise StateError(f"{self.folder}: input {seq} is missing before {row.seq}")
@@ -182,10 +182,6 @@ class EpochRecord:
                 outputs.append(bytes(output.body))
             if len(outputs) == line.outputs:
                 yield Recorded(seq, line.ts_ns, message, tuple(outputs))
-
-
-def _is_gap_from(seq: int, group: Recorded) -> bool:
-    return isinstance(group.message, RecordingGap) and group.message.first == seq
 
 
 def read_epochs(root: Path) -> list[EpochRecord]:

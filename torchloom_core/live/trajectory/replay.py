@@ -51,7 +51,7 @@ def replay(record: EpochRecord, make_kernel: Callable[[EpochRecord], Kernel]) ->
     inputs = telemetry = outputs = verdicts = 0
     difference = gap = None
     for seq, ts_recv_ns, message, recorded in record.inputs():
-        if any(map(_is_failure, recorded)):
+        if any(output.startswith(b'{"type":"input_failed"') for output in recorded):
             break  # the Weaver's own code failed at this input, which ended it
         if isinstance(message, RecordingGap):
             gap = message
@@ -60,11 +60,11 @@ def replay(record: EpochRecord, make_kernel: Callable[[EpochRecord], Kernel]) ->
         inputs += 1
         telemetry += isinstance(message, Telemetry)
         for n, (old, new) in enumerate(zip_longest(recorded, replayed), start=1):
-            new_bytes = encode(new) if new is not None else b""
-            if not _same(old or b"", new_bytes, is_earlier=record.is_earlier):
-                difference = Difference(
-                    seq=seq, n=n, recorded=(old or b"").decode(), replayed=new_bytes.decode()
-                )
+            was, now = old or b"", encode(new) if new is not None else b""
+            is_same = was == now or (record.is_earlier and decision_of(was) == decision_of(now))
+            if not is_same:
+                recorded_as, replayed_as = was.decode(), now.decode()
+                difference = Difference(seq=seq, n=n, recorded=recorded_as, replayed=replayed_as)
                 break
             outputs += 1
             verdicts += isinstance(new, Verdict)
@@ -78,11 +78,3 @@ def replay(record: EpochRecord, make_kernel: Callable[[EpochRecord], Kernel]) ->
         difference=difference,
         gap=gap,
     )
-
-
-def _same(old: bytes, new: bytes, *, is_earlier: bool) -> bool:
-    return old == new or (is_earlier and decision_of(old) == decision_of(new))
-
-
-def _is_failure(output: bytes) -> bool:
-    return output.startswith(b'{"type":"input_failed"')

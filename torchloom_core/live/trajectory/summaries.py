@@ -115,10 +115,6 @@ def _request(body: Mapping[str, Any]) -> str:
     return " ".join(filter(None, [f"{sender}:", want["want"], want.get("proposal", "")]))
 
 
-def _reply(body: Mapping[str, Any]) -> str:
-    return f"{body['request']} {body['text']}"
-
-
 def _backlog(body: Mapping[str, Any]) -> str:
     lags = body["taken_until_ns"] is not None
     return "the Weaver lags behind the workers' reports" if lags else "all reports are handled"
@@ -164,16 +160,14 @@ def _delivery_status(body: Mapping[str, Any]) -> str:
     return _with_detail(text, body)
 
 
-def _recording_gap(body: Mapping[str, Any]) -> str:
-    return f"inputs {body['first']} to {body['last']} were not recorded: {body['why']}"
-
-
 _TEXTS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "hello": _hello,
     "exit": _exit,
     "note": _note,
     "ack": _ack,
-    "recording_gap": _recording_gap,
+    "recording_gap": lambda body: (
+        f"inputs {body['first']} to {body['last']} were not recorded: {body['why']}"
+    ),
     "command_status": _command_status,
     "proposed": _proposed,
     "verdict": _verdict,
@@ -186,7 +180,7 @@ _TEXTS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "forecast_wanted": lambda body: f"{body['id']} from {body['predictor']}",
     "node_fault": lambda body: f"{body['id']} {body['kind']} of node {body['node']}",
     "request": _request,
-    "reply": _reply,
+    "reply": lambda body: f"{body['request']} {body['text']}",
     "cordon_over": lambda body: f"node {body['node']} is uncordoned: its cordon has expired",
     "knob_desired": _desired,
     "notice": lambda body: str(body["text"]),

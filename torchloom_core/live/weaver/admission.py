@@ -18,14 +18,8 @@ def admitted(
 ) -> JoinReply:
     """Return the Weaver's answer to a worker's join request.
 
-    Parameters
-    ----------
-    enrolment : Enrolment, optional
-        Gives credentials; absent if the broker is not embedded: the worker needs none from us.
-    training : set of str
-        The replica groups that train.
-    warn : callable
-        ``(key, text)``: logs a warning, rate-limited by key.
+    Without an embedded broker there is no ``enrolment``: the worker needs no credentials from us.
+    ``training`` are the replica groups that train; ``warn(key, text)`` is rate-limited by key.
     """
     if fault := version_fault(request.v):
         warn(request.worker, f"may not join: {fault}")
@@ -41,13 +35,7 @@ def admitted(
 
 
 def name_in_use(request: JoinRequest, alive: int | None, fleet: FleetState) -> str:
-    """Return why the name is in use, by another process that reports under it; or nothing.
-
-    Parameters
-    ----------
-    alive : int, optional
-        The incarnation that reports under this name now.
-    """
+    """Return why the name is in use, by another process that reports under it; or nothing."""
     if alive is None or alive == request.incarnation:
         return ""
     holder = fleet.hello[fleet.row_of[request.worker]]
@@ -64,13 +52,6 @@ def unwanted(
 
     torchrun restarts a process on the node that its group was moved off, or failed on. It may
     train on a cordoned node only if too few groups train without it.
-
-    Parameters
-    ----------
-    alive : int, optional
-        The incarnation that reports under this name now.
-    training : set of str
-        The replica groups that train.
     """
     if request.node not in fleet.cordons.nodes or alive == request.incarnation:
         return ""

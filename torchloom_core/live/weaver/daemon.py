@@ -31,13 +31,12 @@ from torchloom_core.live.weaver.deadline_guard import DeadlineGuard
 from torchloom_core.live.weaver.effectors import Effectors
 from torchloom_core.live.weaver.epoch_rise import EpochWatch
 from torchloom_core.live.weaver.operator_service import OperatorService
-from torchloom_core.live.weaver.outbox import Outbox
+from torchloom_core.live.weaver.outbox import Outbox, WorkerClocks
 from torchloom_core.live.weaver.predictor_runner import PredictorRunner
 from torchloom_core.live.weaver.recording import Recording
 from torchloom_core.live.weaver.recovery import same_input
 from torchloom_core.live.weaver.report_watch import ReportWatch
 from torchloom_core.live.weaver.status import describe, describe_knobs
-from torchloom_core.live.weaver.worker_clocks import WorkerClocks
 from torchloom_core.wire.decisions import (
     CordonOver,
     ForecastWanted,
@@ -66,8 +65,6 @@ from torchloom_core.wire.steering import LighthouseView
 log = logging.getLogger(__name__)
 
 _GOODBYE_S = 5.0
-_CLOCK_S = 5.0
-"""A wall clock that was set by more than this is reported."""
 
 _PAUSE_EVERY_S = 1.0
 """How often the pause in force is published; workers resume after 3 s without it."""
@@ -144,7 +141,9 @@ class Weaver:
             if isinstance(message, Request):
                 self._bus.publish("request", message)
             if isinstance(message, Hello):
-                self._add_worker(message)
+                # At each hello, as NATS deletes a consumer that was idle for long.
+                if self._kernel.fleet.is_registered(message.worker, message.incarnation):
+                    self._outbox.add_worker(message.worker, message.incarnation)
                 self._clocks.take(message, ts_ns)
             if outputs:
                 self._post(outputs)
@@ -166,11 +165,6 @@ class Weaver:
         text = "hello of %s dropped: a newer incarnation than %d was given its name"
         self._limited_log.add(hello.worker, text % (hello.worker, hello.incarnation))
         return False
-
-    def _add_worker(self, hello: Hello) -> None:
-        # At each hello, as NATS deletes a consumer that was idle for long.
-        if self._kernel.fleet.is_registered(hello.worker, hello.incarnation):
-            self._outbox.add_worker(hello.worker, hello.incarnation)
 
     def enter(self, message: Input) -> None:
         """Feed an input of the Weaver's own, stamped now."""
@@ -288,7 +282,7 @@ class Weaver:
             self.enter(Tick())
             self._trajectory.flush()
             self._check_recording()
-            self._check_clock()
+            self._clocks.check_own(self._clock.wall_ahead_s())
             due = max(due + tick_s, loop.time())
 
     def _check_recording(self) -> None:
@@ -298,15 +292,6 @@ class Weaver:
         elif news is not None:
             self._log(news)
             self._bus.publish("notice", news)
-
-    def _check_clock(self) -> None:
-        ahead_s = self._clock.wall_ahead_s()
-        if abs(ahead_s) > _CLOCK_S:
-            self._limited_log.add(
-                "clock",
-                f"the wall clock was set by {ahead_s:+.0f} s since this Weaver started, and the "
-                "Weaver uses the old time; command deadlines may be wrong: restart the Weaver",
-            )
 
     async def _repeat_pause(self) -> None:
         while True:

@@ -18,7 +18,7 @@ from torchloom_core.live.trajectory.summaries import summarise
 from torchloom_core.wire import codec
 from torchloom_core.wire.actions import Action
 from torchloom_core.wire.decisions import Reply
-from torchloom_core.wire.limits import MAX_TEXT, Id, SessionName
+from torchloom_core.wire.limits import MAX_TEXT, Id
 from torchloom_core.wire.operator import (
     Annotation,
     Answer,
@@ -50,24 +50,19 @@ _log = logging.getLogger(__name__)
 _PATIENCE_S = 10.0
 
 
-class _Proposal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _Proposal(FromSession, frozen=True, kw_only=True, forbid_unknown_fields=True):
     action: Action
     sure: bool = False
     id: RequestId = ""
-    session: SessionName = ""
 
 
-class _Denial(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _Approval(FromSession, frozen=True, kw_only=True, forbid_unknown_fields=True):
     proposal: Id
+    id: RequestId = ""
+
+
+class _Denial(_Approval, frozen=True, kw_only=True, forbid_unknown_fields=True):
     reason: Annotated[str, msgspec.Meta(max_length=MAX_TEXT)] = ""
-    id: RequestId = ""
-    session: SessionName = ""
-
-
-class _Approval(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    proposal: Id
-    id: RequestId = ""
-    session: SessionName = ""
 
 
 _REQUESTS: dict[str, tuple[Any, Callable[[Any], Want]]] = {

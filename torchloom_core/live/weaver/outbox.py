@@ -3,6 +3,10 @@
 Only the newest value of each state entry is stored; the commands of the same inputs follow. If
 a Weaver is killed in between, its successor finds the rest in the trajectory
 (:mod:`torchloom_core.live.weaver.recovery`).
+
+A worker compares a command's deadline with its own clock: if that is far ahead, every command
+would be too late. The hello has the time at which it was sent, so a clock that is ahead is
+visible; one that is behind cannot be distinguished from a slow hello.
 """
 
 import asyncio
@@ -19,7 +23,7 @@ from torchloom_core.live.transport import NatsBus
 from torchloom_core.wire import codec
 from torchloom_core.wire.commands import Command
 from torchloom_core.wire.decisions import Issue, Notice, Output, Withdrawal
-from torchloom_core.wire.messages import CALLED_AT_ONCE
+from torchloom_core.wire.messages import CALLED_AT_ONCE, Hello
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +34,11 @@ _MOST_UNPUBLISHED = 50_000
 _CALL_EVERY_NS = 5 * SECOND_NS
 _PUBLISHED_AT_ONCE = 500
 _AT_ONCE = 500
+
+_APART_NS = 5 * SECOND_NS
+"""A smaller difference is ignored: deadlines are longer."""
+
+_FURTHEST_NS = 10 * 366 * 86_400 * SECOND_NS
 
 
 class At(msgspec.Struct, frozen=True, kw_only=True):
@@ -233,3 +242,45 @@ class Outbox:
 
     def _is_late(self, command: Command) -> bool:
         return self._clock.now_ns() > command.deadline_ns
+
+
+class WorkerClocks:
+    """How far each worker's clock is ahead of the Weaver's."""
+
+    def __init__(self, warn: Callable[[str, str], None]) -> None:
+        self._warn = warn
+        self._ahead_ns: dict[tuple[str, int], int] = {}
+
+    def take(self, hello: Hello, now_ns: int) -> None:
+        """Take the time in a hello; of an incarnation's hellos the quickest counts."""
+        incarnation = hello.worker, hello.incarnation
+        ahead_ns = max(self._ahead_ns.get(incarnation, 0), min(hello.ts_ns - now_ns, _FURTHEST_NS))
+        if ahead_ns <= _APART_NS:
+            return
+        self._ahead_ns[incarnation] = ahead_ns
+        self._warn(
+            "clocks",
+            f"the clock of {hello.worker}'s host (node {hello.node}) is {ahead_ns / SECOND_NS:.0f} "
+            "s ahead of this host's: its commands' deadlines are shifted by as much; synchronize "
+            "both clocks (NTP)",
+        )
+
+    def check_own(self, ahead_s: float) -> None:
+        """Warn if this host's clock was set by so much since the Weaver started."""
+        if abs(ahead_s) > _APART_NS / SECOND_NS:
+            self._warn(
+                "clock",
+                f"the wall clock was set by {ahead_s:+.0f} s since this Weaver started, and the "
+                "Weaver uses the old time; command deadlines may be wrong: restart the Weaver",
+            )
+
+    def moved(self, command: Command) -> Command:
+        """Return the command with its times shifted to the worker's clock."""
+        ahead_ns = self._ahead_ns.get((command.worker, command.incarnation), 0)
+        if not ahead_ns:
+            return command
+        return msgspec.structs.replace(
+            command,
+            issued_ns=command.issued_ns + ahead_ns,
+            deadline_ns=command.deadline_ns + ahead_ns,
+        )

@@ -142,7 +142,8 @@ async def take_run(bus: NatsBus, run: str, lock: FolderLock, *, take_over: bool)
 async def _living(bus: NatsBus, lock: FolderLock) -> Owner | None:
     """Return another living Weaver that controls the run, or None."""
     recorded = await bus.owner.recorded()
-    if recorded is not None and lock.held and _is_same_folder(recorded, lock.owner):
+    own = lock.owner.folder_id, lock.owner.host
+    if recorded is not None and lock.held and (recorded.folder_id, recorded.host) == own:
         return None  # it had our lock before us, so it has ended
     deadline = time.monotonic() + (0.0 if recorded is None else _SILENT_S)
     while True:
@@ -150,7 +151,3 @@ async def _living(bus: NatsBus, lock: FolderLock) -> Owner | None:
         if living is not None or time.monotonic() >= deadline:
             return living
         await asyncio.sleep(_ASK_EVERY_S)
-
-
-def _is_same_folder(owner: Owner, own: Owner) -> bool:
-    return (owner.folder_id, owner.host) == (own.folder_id, own.host)

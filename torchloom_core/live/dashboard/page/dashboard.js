@@ -63,7 +63,7 @@ const act = {
     if (act.isStale()) return "no answer from the Weaver: the data is old";
     return act.hasControl() ? "" : TAKE_FIRST;
   },
-  select: () => link.select({ ...screen.wanted() }),
+  select: () => link.select({ ...screen.wanted?.() }),
   remember: () => keepAddress("pushState"),
 };
 

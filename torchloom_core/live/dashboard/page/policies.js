@@ -53,10 +53,6 @@ export class PolicyScreen {
     ];
   }
 
-  wanted() {
-    return {};
-  }
-
   update() {
     const { backtest, statistics, run } = this.store;
     const { plugins = [], at_risk: risks = [] } = run?.status ?? {};

@@ -24,10 +24,6 @@ export class RecordScreen {
     this.parts = [el("section", { className: "wide", "aria-label": "Record" }, el("div", { className: "row" }, el("h2", {}, "Record"), el("label", {}, "Filter ", find), annotation)), section("Decisions", {}, this.stories), section("Other events", {}, this.lines)];
   }
 
-  wanted() {
-    return {};
-  }
-
   update() {
     const { store, filter } = this;
     const why = store.run?.is_recorded ? this.act.lock() : ""; // an annotation takes no control lease
@@ -63,10 +59,6 @@ export class LogScreen {
     const find = el("input", { type: "search", placeholder: "worker or text", oninput: (event) => { this.filter = event.target.value.toLowerCase(); this.update(); } });
     const level = el("select", { onchange: (event) => { this.from = event.target.value; this.update(); } }, LEVELS.map((name) => el("option", { value: name }, name)));
     this.parts = [el("section", { className: "wide", "aria-label": "Logs of trainers" }, el("div", { className: "row" }, el("h2", {}, "Logs of trainers"), el("label", {}, "Filter ", find), el("label", {}, "Lowest level ", level)), this.sent, this.lines)];
-  }
-
-  wanted() {
-    return {};
   }
 
   update() {
