@@ -31,7 +31,7 @@ from experiments.allreduce.record import UNSHAPED_MBIT, write_bundle
 from experiments.allreduce.schedule import Phase, Schedule, least_mbit
 from torchloom_core.config.loading import load
 from torchloom_core.demos.bandwidth.namespaces import Rate
-from torchloom_core.lab.evaluate.allreduce.workload import workload_of
+from torchloom_core.lab.evaluate.allreduce.run import workload_of
 from torchloom_core.lab.simulate.allreduce_run import AllreduceRun
 from torchloom_core.lab.simulate.links import Bottleneck
 from torchloom_policies.allreduce.modes import prior_of

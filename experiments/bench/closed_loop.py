@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from torchloom_core.config.loading import convert
 from torchloom_core.config.schema import Config
-from torchloom_core.lab.evaluate.goodput.arms import Arm
+from torchloom_core.lab.evaluate.arm import Arm
 from torchloom_core.lab.evaluate.goodput.run import Setting, simulate
 from torchloom_core.lab.trace import Parameters, synthesize
 

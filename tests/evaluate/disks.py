@@ -3,10 +3,9 @@
 import numpy as np
 import pyarrow as pa
 
-from tests.evaluate.traces import HOUR_NS, event
+from tests.evaluate.traces import HOUR_NS, event, writing
 from torchloom_core.lab.trace.bundle.bundle import Bundle
 from torchloom_core.lab.trace.bundle.schema import Component
-from torchloom_core.lab.trace.bundle.writer import BundleWriter
 
 DAY_NS = 24 * HOUR_NS
 DAYS, DISKS = 120, 150
@@ -64,15 +63,7 @@ def bundle_of(path, seed, disks=DISKS, rate=0.004):
     values = {**future, **honest}
     ids = [f"d{number:04}" for number in range(disks)]
     start_ns = EPOCH_S * 10**9
-    with BundleWriter(
-        path,
-        name="disks",
-        start_ns=start_ns,
-        end_ns=start_ns + DAYS * DAY_NS,
-        source="a test",
-        licence="none",
-        synthetic=True,
-    ) as writer:
+    with writing(path, start_ns, start_ns + DAYS * DAY_NS) as writer:
         for name in ids:
             writer.add(Component(id=name, kind="disk"))
         for disk in np.flatnonzero(failed):

@@ -8,16 +8,15 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from tests.evaluate.traces import writing
 from torchloom_core.config.schema import Config, Costs, Evaluate
 from torchloom_core.floor.clock import SECOND_NS
-from torchloom_core.lab.evaluate.goodput.arms import Arm
+from torchloom_core.lab.activation.discovery import installed
+from torchloom_core.lab.evaluate.arm import Arm
 from torchloom_core.lab.evaluate.goodput.episode import Episode, draw
 from torchloom_core.lab.evaluate.goodput.run import Setting
-from torchloom_core.lab.evaluate.installed import installed
 from torchloom_core.lab.trace.bundle.bundle import Bundle
 from torchloom_core.lab.trace.bundle.schema import Component, Event
-from torchloom_core.lab.trace.bundle.writer import BundleWriter
-from torchloom_core.lab.trace.feed.watched import watch
 
 START_NS = 1_700_000_000 * SECOND_NS
 HOUR_NS = 3600 * SECOND_NS
@@ -78,16 +77,7 @@ def write(
     load_dependent: Sequence[str] = (),
 ) -> Bundle:
     """Write a bundle; its telemetry is random numbers every 10 minutes."""
-    with BundleWriter(
-        path,
-        name=path.stem,
-        start_ns=START_NS,
-        end_ns=START_NS + DAYS * DAY_NS,
-        source="made up",
-        licence="CC0-1.0",
-        synthetic=True,
-        load_dependent=load_dependent,
-    ) as writer:
+    with writing(path, START_NS, START_NS + DAYS * DAY_NS, load_dependent=load_dependent) as writer:
         for node in NODES:
             writer.add(Component(id=node, kind="node", gpus=8))
         for one in events:
@@ -115,7 +105,7 @@ def _telemetry(metrics: Sequence[str]) -> pa.Table:
 
 
 def scene_of(bundle: Bundle, *, evaluate: Evaluate = JOB, seed: int = 0) -> Episode:
-    return draw(bundle, watch(bundle), evaluate, seed, unknown="component")
+    return draw(bundle, evaluate, seed, unknown="component")
 
 
 def setting_of(bundle: Bundle, config: Config = CONFIG, **fields: Any) -> Setting:

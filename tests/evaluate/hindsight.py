@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
+from tests.evaluate.traces import writing
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.interface.needs import Need, NeedFaults, NeedLabels, NeedPast, labels_read
 from torchloom_core.lab.evaluate.forecasts.labels import Task
 from torchloom_core.lab.trace.bundle.bundle import Bundle
 from torchloom_core.lab.trace.bundle.schema import Component, Event
-from torchloom_core.lab.trace.bundle.writer import BundleWriter
 from torchloom_core.lab.trace.feed.watched import watch
 
 DAY_NS = 86_400 * SECOND_NS
@@ -54,10 +54,7 @@ class Fleet:
 
     def write(self, path):
         ids = np.array([f"c{number:04}" for number in range(len(self))])
-        with BundleWriter(
-            path, name=path.stem, start_ns=START_NS, end_ns=START_NS + DAYS * DAY_NS,
-            source="a test", licence="none", synthetic=True,
-        ) as writer:  # fmt: skip
+        with writing(path, START_NS, START_NS + DAYS * DAY_NS) as writer:
             racks = [] if self.rack is None else [f"r{number}" for number in self.rack]
             for name in dict.fromkeys(racks):
                 writer.add(Component(id=name, kind="rack"))

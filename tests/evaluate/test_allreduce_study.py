@@ -13,10 +13,10 @@ from tests.simulate.links import write_links
 from torchloom_core.config.schema import SENT_BY_FORMULA, Allreduce, AllreduceMode, Config
 from torchloom_core.floor.errors import ConfigError
 from torchloom_core.lab.evaluate.allreduce import Setting, run_study
-from torchloom_core.lab.evaluate.allreduce.workload import SENT
+from torchloom_core.lab.evaluate.allreduce.run import SENT
 from torchloom_core.lab.evaluate.allreduce_results import AllreduceRunResult
 from torchloom_core.lab.evaluate.parallel import Workforce
-from torchloom_core.lab.evaluate.run_cache import RunCache
+from torchloom_core.lab.evaluate.run_cache import Runner
 from torchloom_core.lab.simulate.links import links_of
 
 JOB = Allreduce(
@@ -53,10 +53,13 @@ def study(bundle, job=JOB, seeds=1, folder=None, **workforce):
     return run_study(
         setting,
         [],
+        Runner(
+            folder or bundle.path.parent / "runs",
+            AllreduceRunResult,
+            Workforce(**workforce),
+            lambda done, total: None,
+        ),
         seeds=seeds,
-        store=RunCache(folder or bundle.path.parent / "runs", AllreduceRunResult),
-        workforce=Workforce(**workforce),
-        progress=lambda done, total: None,
     )
 
 

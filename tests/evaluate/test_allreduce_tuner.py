@@ -5,23 +5,20 @@ import math
 import msgspec
 import numpy as np
 import pytest
-from torchloom_core.lab.evaluate.allreduce.workload import workload_of
-from torchloom_core.lab.evaluate.installed import installed
 
-from tests.evaluate.test_allreduce_loop import Slower, until
 from torchloom_core.config.schema import ActionRule, Allreduce, AllreduceMode, Arbiter, Config
-from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.lab.activation.activation import activate
-from torchloom_core.lab.evaluate.allreduce import Setting, candidate, run_study
-from torchloom_core.lab.evaluate.allreduce.run import kernel_config
+from torchloom_core.lab.activation.discovery import installed
+from torchloom_core.lab.evaluate.allreduce import Setting, run_study
+from torchloom_core.lab.evaluate.allreduce.run import kernel_config, workload_of
 from torchloom_core.lab.evaluate.allreduce.simulated_trainers import SimulatedTrainers
 from torchloom_core.lab.evaluate.allreduce_results import AllreduceRunResult
+from torchloom_core.lab.evaluate.arm import Arm
 from torchloom_core.lab.evaluate.closed_loop import ClosedLoop
 from torchloom_core.lab.evaluate.goodput.episode import rng
 from torchloom_core.lab.evaluate.parallel import Workforce
-from torchloom_core.lab.evaluate.run_cache import RunCache
+from torchloom_core.lab.evaluate.run_cache import Runner
 from torchloom_core.lab.simulate.allreduce_run import AllreduceRun
-from torchloom_core.lab.simulate.links import links_of
 from torchloom_core.lab.trace.bundle.bundle import Bundle
 from torchloom_core.lab.trace.synthetic.trace import BandwidthParameters, synthesize_bandwidth
 
@@ -43,7 +40,7 @@ JOB = Allreduce(
 )
 SENT = {"none": 1.0, "bf16": 0.5, "int8": 0.254, "topk": 0.03, "powersgd": 0.005}
 CONFIG = Config(arbiter=Arbiter(actions={"knobs": ActionRule(cooldown_s=5.0)}))
-TUNER = candidate("tuner", "tuned", {"allreduce_tuner": {}}, {})
+TUNER = Arm(name="tuner", kind="candidate", what="tuned", policies={"allreduce_tuner": {}})
 
 
 def planted(folder, *, jitter=0.0, levels=LEVELS):
@@ -63,10 +60,13 @@ def play(bundle, job=JOB, seeds=2):
     return run_study(
         setting,
         [TUNER],
+        Runner(
+            bundle.path.parent / "runs",
+            AllreduceRunResult,
+            Workforce(),
+            lambda done, total: None,
+        ),
         seeds=seeds,
-        store=RunCache(bundle.path.parent / "runs", AllreduceRunResult),
-        workforce=Workforce(),
-        progress=lambda done, total: None,
     )
 
 
@@ -127,15 +127,3 @@ def decisions(links):
     loop = ClosedLoop(trainers, config, activate(config, installed(), "x"), start_ns=links.start_ns)
     loop.run()
     return loop.verdicts
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("after_s", [65.0, 100.0, 190.0])
-def test_what_the_tuner_decides_does_not_depend_on_what_the_links_carry_later(tmp_path, after_s):
-    bundle = planted(tmp_path, jitter=0.03)
-    after_ns = bundle.manifest.start_ns + round(after_s * SECOND_NS)
-    was = decisions(links_of(bundle))
-    now = decisions(links_of(Slower(bundle, after_ns)))
-    assert until(was, after_ns) == until(now, after_ns)
-    assert until(was, after_ns)
-    assert was != now

@@ -16,7 +16,6 @@ from torchloom_core.lab.evaluate.forecasts.backtest_forecasts import (
     events_to_judge,
     judge,
     pace_s,
-    random_scores,
     refuse_too_many,
 )
 from torchloom_core.lab.trace.bundle.schema import Component
@@ -235,18 +234,3 @@ def test_a_failed_component_is_away_until_it_reports_except_in_a_detection(bundl
         knowing(bundle, event("n00001", 60)), watched(3), task(24, kind=kind)
     )
     assert found.t_resolved == until_ns
-
-
-def test_random_scores_are_the_same_for_a_seed():
-    one, again, other = (random_scores((50, 40), seed) for seed in (1, 1, 2))
-    assert np.array_equal(one, again)
-    assert not np.array_equal(one, other)
-    assert 0.0 <= one.min() < 0.01
-    assert 0.99 < one.max() < 1.0
-
-
-def test_a_time_is_shown_as_days_since_the_start(bundle):
-    assert day_text(bundle, 36 * HOUR_NS) == "1.5 d"
-    assert day_text(bundle, 9999 * 24 * HOUR_NS) == "9999 d"
-    assert day_text(bundle, 86_442_768 * 10**6) == "1 d"
-    assert day_text(bundle, 86_444_064 * 10**6) == "1.001 d"

@@ -31,9 +31,10 @@ from torchloom_core.capabilities.migrate import Migrate
 from torchloom_core.capabilities.uncordon import UncordonNode
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.interface.needs import windows_s
+from torchloom_core.lab.evaluate.arm import Arm
 from torchloom_core.lab.evaluate.closed_loop import ClosedLoop
 from torchloom_core.lab.evaluate.forecasts.altered_future import OtherFuture
-from torchloom_core.lab.evaluate.goodput.arms import Arm, baselines, random_alarms
+from torchloom_core.lab.evaluate.goodput.arms import baselines, random_alarms
 from torchloom_core.lab.evaluate.goodput.job import job_spec, kernel_config
 from torchloom_core.lab.evaluate.goodput.run import play, plugins_of, simulate
 from torchloom_core.lab.evaluate.goodput.simulated_fleet import SimulatedFleet
@@ -98,12 +99,18 @@ def real(arm, stage, bundle, config=CONFIG):
     return plugins_of(arm, kernel_config(arm, config, job), setting_of(bundle), stage)
 
 
-def once(action, tick=3):
-    """Propose an action at one tick."""
+def quiet(folder, evaluate=JOB):
+    """Return an episode without a failure."""
+    trace = write(folder / "quiet.tltrace", [event(0, 1.0, "n0", fatal=False)])
+    return scene_of(trace, evaluate=evaluate)
+
+
+def at_ticks(stage, actions):
+    """Propose actions at their ticks."""
 
     def wanted(view):
-        age = round((view.now_ns - wanted.start_ns) / (600 * SECOND_NS))
-        return [Proposal(action=action, reason="test", gain_gpu_s=1e9)] if age == tick else []
+        action = actions.get(round((view.now_ns - stage.start_ns) / (600 * SECOND_NS)))
+        return [Proposal(action=action, reason="test", gain_gpu_s=1e9)] if action else []
 
     return wanted
 
@@ -177,18 +184,12 @@ def test_the_buckets_add_up_and_the_same_seed_gives_the_same_bytes(bundle, seed,
     assert msgspec.json.encode(again) == msgspec.json.encode(run)
 
 
-def test_all_arms_of_a_seed_meet_the_same_faults_on_the_same_nodes(bundle):
-    assert scene_of(bundle, seed=3) == scene_of(bundle, seed=3)
-    assert scene_of(bundle, seed=3).nodes != scene_of(bundle, seed=4).nodes
-
-
 # --- commands ---
 
 
 def test_a_migration_takes_as_long_as_its_commands_not_a_tick(tmp_path):
-    stage = scene_of(write(tmp_path / "quiet.tltrace", [event(0, 1.0, "n0", fatal=False)]))
-    wanted = once(Migrate(group="g0"))
-    wanted.start_ns = stage.start_ns
+    stage = quiet(tmp_path)
+    wanted = at_ticks(stage, {3: Migrate(group="g0")})
     _, fleet, result = drive(stage, Scripted(wanted))
     assert result.migrations == 1
     decided, migrated = (
@@ -215,8 +216,7 @@ class Sure:
 @pytest.mark.parametrize(("takes_s", "ticks"), [(0.0, 1), (600.0, 1), (601.0, 2), (1800.0, 3)])
 def test_a_forecast_is_there_once_the_time_that_it_takes_has_passed(tmp_path, takes_s, ticks):
     config = replace(CONFIG, evaluate=replace(JOB, forecast_s=takes_s, days=0.2))
-    bundle = write(tmp_path / "quiet.tltrace", [event(0, 1.0, "n0", fatal=False)])
-    stage = scene_of(bundle, evaluate=config.evaluate)
+    stage = quiet(tmp_path, config.evaluate)
     answers = []
 
     def look(view):
@@ -235,19 +235,17 @@ def test_a_forecast_is_there_once_the_time_that_it_takes_has_passed(tmp_path, ta
 
 @pytest.mark.parametrize(("after_s", "right"), [(60.0, 1), (3600.0, 1), (3601.0, 0)])
 def test_a_move_is_right_if_a_node_it_left_is_hit_within_the_horizon(tmp_path, after_s, right):
-    stage = scene_of(write(tmp_path / "quiet.tltrace", [event(0, 1.0, "n0", fatal=False)]))
+    stage = quiet(tmp_path)
     struck_ns = stage.start_ns + round((3 * 600 + after_s) * SECOND_NS)
     hit = Hit(id="h", ts_ns=struck_ns, nodes=stage.nodes[:1], follows="component", repair_ns=1)
-    wanted = once(Migrate(group="g0"))
-    wanted.start_ns = stage.start_ns
+    wanted = at_ticks(stage, {3: Migrate(group="g0")})
     _, fleet, _ = drive(dataclasses.replace(stage, hits=(hit,)), Scripted(wanted))
     assert (fleet.moves, fleet.right_moves) == (1, right)
 
 
 def test_a_checkpoint_command_to_all_workers_saves_once(tmp_path):
-    stage = scene_of(write(tmp_path / "quiet.tltrace", [event(0, 1.0, "n0", fatal=False)]))
-    wanted = once(SaveCheckpoint())
-    wanted.start_ns = stage.start_ns
+    stage = quiet(tmp_path)
+    wanted = at_ticks(stage, {3: SaveCheckpoint()})
     _, _, result = drive(stage, Scripted(wanted))
     assert result.proactive_saves == 1
 
@@ -279,21 +277,6 @@ def test_the_kernel_learns_of_a_lost_worker_and_of_the_one_that_takes_its_place(
     assert all(fault.ts_ns == stage.hits[0].ts_ns for fault in after[2])
 
 
-def test_a_cordon_reaches_the_model(tmp_path):
-    stage = scene_of(write(tmp_path / "quiet.tltrace", [event(0, 1.0, "n0", fatal=False)]))
-    standby = stage.nodes[4]
-    proposals = (CordonNode(node=standby), Migrate(group="g0"))
-
-    def wanted(view):
-        age = round((view.now_ns - stage.start_ns) / (600 * SECOND_NS))
-        action = {3: proposals[0], 6: proposals[1]}.get(age)
-        return [Proposal(action=action, reason="test", gain_gpu_s=1e9)] if action else []
-
-    loop, _, result = drive(stage, Scripted(wanted))
-    assert [verdict.granted for _, verdict in loop.verdicts] == [True, False]
-    assert result.migrations == 0
-
-
 @pytest.mark.parametrize(
     ("lasts_s", "lifts", "taken"),
     [(None, False, 5), (None, True, 4), (1200.0, False, 4)],
@@ -307,14 +290,13 @@ def test_the_end_of_a_cordon_reaches_the_model(tmp_path, lasts_s, lifts, taken):
     standby = stage.nodes[4]
     trains = []
 
+    actions = {3: CordonNode(node=standby, lasts_s=lasts_s)}
+    if lifts:
+        actions[6] = UncordonNode(node=standby)
+
     def wanted(view):
         trains.append({n for n, s in zip(view.node, view.state, strict=True) if s == "training"})
-        age = round((view.now_ns - stage.start_ns) / (600 * SECOND_NS))
-        actions = {3: CordonNode(node=standby, lasts_s=lasts_s)}
-        if lifts:
-            actions[6] = UncordonNode(node=standby)
-        if age in actions:
-            yield Proposal(action=actions[age], reason="test", gain_gpu_s=1e9)
+        return at_ticks(stage, actions)(view)
 
     drive(stage, Scripted(wanted))
     assert trains[40] == {stage.nodes[row] for row in (0, 2, 3, taken)}
@@ -322,35 +304,19 @@ def test_the_end_of_a_cordon_reaches_the_model(tmp_path, lasts_s, lifts, taken):
 
 def test_an_admitted_standby_trains_if_recovery_is_per_step(tmp_path):
     config = replace(CONFIG, evaluate=replace(JOB, recovery="per_step"))
-    bundle = write(tmp_path / "quiet.tltrace", [event(0, 1.0, "n0", fatal=False)])
-    stage = scene_of(bundle, evaluate=config.evaluate)
+    stage = quiet(tmp_path, config.evaluate)
     states = []
 
     def wanted(view):
         states.append(view.state[4])
         return once_admitted(view)
 
-    once_admitted = once(AdmitGroup(group="g4"))
-    once_admitted.start_ns = stage.start_ns
+    once_admitted = at_ticks(stage, {3: AdmitGroup(group="g4")})
     loop, _, result = drive(stage, Scripted(wanted), config=config)
     assert states[1:5] == ["standby", "standby", "training", "training"]
     assert (loop.verdict_counts.operations().granted, result.migrations) == ({"admit": 1.0}, 0)
     idle = result.buckets["spare"] / (result.wall_ns * 8)
     assert idle == pytest.approx(2.0, abs=0.05)  # the cold spares
-
-
-def test_a_run_that_restarts_as_a_whole_keeps_its_standby(tmp_path):
-    stage = scene_of(write(tmp_path / "quiet.tltrace", [event(0, 1.0, "n0", fatal=False)]))
-    states = []
-
-    def wanted(view):
-        states.append(view.state[4])
-        return once_admitted(view)
-
-    once_admitted = once(AdmitGroup(group="g4"))
-    once_admitted.start_ns = stage.start_ns
-    drive(stage, Scripted(wanted))
-    assert set(states) == {"standby"}
 
 
 @pytest.mark.slow
@@ -376,12 +342,11 @@ def test_a_decision_on_a_worker_that_sits_elsewhere_than_recorded_is_counted_as_
     stage = dataclasses.replace(scene_of(bundle), hits=())
     heat = []
 
+    actions = {3: Migrate(group="g0"), 30: Migrate(group="g4")}
+
     def wanted(view):
         heat.append(view.latest("gpu_temp_celsius"))
-        age = round((view.now_ns - stage.start_ns) / (600 * SECOND_NS))
-        group = {3: "g0", 30: "g4"}.get(age)
-        reason_text = Proposal(action=Migrate(group=group or ""), reason="test", gain_gpu_s=1e9)
-        return [reason_text] if group else []
+        return at_ticks(stage, actions)(view)
 
     _, fleet, result = drive(stage, Scripted(wanted, METRICS))
     assert result.migrations == 2

@@ -12,7 +12,6 @@ from tests.trace.small import bundle
 from torchloom_core.floor.errors import TraceError
 from torchloom_core.lab.evaluate.goodput.episode import draw, episode_of, opened, rng, span_ns
 from torchloom_core.lab.trace.bundle.schema import Component
-from torchloom_core.lab.trace.feed.watched import watch
 from torchloom_core.wire.events import NodeFault
 
 END_NS = START_NS + DAYS * DAY_NS
@@ -27,7 +26,7 @@ def drawn(path, events=(), *, evaluate=ALL, seed=0, topology=None, **more):
     if topology is not None:
         bundle.topology = lambda: topology
     options = {"unknown": "component", "from_ns": FROM_NS, **more}
-    return draw(bundle, watch(bundle), evaluate, seed, **options)
+    return draw(bundle, evaluate, seed, **options)
 
 
 @pytest.fixture(scope="module")
@@ -63,23 +62,14 @@ def test_no_time_after_the_training_is_one_line(empty, after_ns):
 
 def test_runs_begin_at_random_between_the_first_moment_and_the_last_that_leaves_time(empty):
     evaluate = replace(JOB, days=DAYS - 1e-12 * 3)  # 259 ns less than all of the trace
-    stages = [draw(empty, watch(empty), evaluate, n, unknown="component") for n in range(60)]
+    stages = [draw(empty, evaluate, n, unknown="component") for n in range(60)]
     late_ns = np.array([stage.start_ns - START_NS for stage in stages])
     assert late_ns.min() >= 0
     assert late_ns.max() <= 259
     assert len(set(late_ns.tolist())) > 40
     assert {stage.end_ns - stage.start_ns for stage in stages} == {DAYS * DAY_NS - 259}
-    whole = draw(empty, watch(empty), replace(JOB, days=9.0), 0, unknown="component")
+    whole = draw(empty, replace(JOB, days=9.0), 0, unknown="component")
     assert (whole.start_ns, whole.end_ns, whole.wall_s) == (START_NS, END_NS, DAYS * 86_400.0)
-
-
-def test_each_seed_and_each_purpose_has_numbers_of_its_own():
-    one, again, other, seed = (
-        rng(number, name).random(4).tolist()
-        for number, name in ((1, "nodes"), (1, "nodes"), (1, "window"), (2, "nodes"))
-    )
-    assert one == again
-    assert other != one != seed
 
 
 # --- on which nodes ---
@@ -91,7 +81,7 @@ def test_the_nodes_are_drawn_the_jobs_first_and_no_more_than_are_paid_for(empty,
     assert set(stage.nodes) < set(NODES)
     assert stage.job_nodes == stage.nodes[:4]
     drawings = [rng(seed, "nodes").permutation(8).tolist() for seed in range(2)]
-    stages = [draw(empty, watch(empty), ALL, seed, unknown="component").nodes for seed in range(2)]
+    stages = [draw(empty, ALL, seed, unknown="component").nodes for seed in range(2)]
     assert stages == [tuple(NODES[i] for i in order) for order in drawings]
     wide = drawn(tmp_path, evaluate=replace(ALL, groups=2, nodes_per_group=2, spares=2))
     assert (len(wide.job_nodes), len(wide.nodes)) == (4, 8)
@@ -99,7 +89,7 @@ def test_the_nodes_are_drawn_the_jobs_first_and_no_more_than_are_paid_for(empty,
 
 def test_a_fleet_that_is_too_small_for_the_job_is_one_line(empty):
     with pytest.raises(TraceError) as caught:
-        draw(empty, watch(empty), replace(JOB, spares=4), 0, unknown="component")
+        draw(empty, replace(JOB, spares=4), 0, unknown="component")
     assert str(caught.value) == (
         f"{empty.path}: need 9 nodes for the job, its standbys and spares, was 8; see groups, "
         "standbys and spares in [evaluate]"
@@ -150,7 +140,7 @@ def test_a_silent_node_at_the_start_is_drawn_last(tmp_path):
         hours = {node: 12 if node == silent else 24 * DAYS for node in NODES}
         reports = [(h * 3600, node, "x", 1.0) for node in NODES for h in range(hours[node])]
         trace = bundle(tmp_path / f"t{silent}", [], reports, seconds=24 * 3600 * DAYS)
-        stage = draw(trace, watch(trace), ALL, 0, unknown="component", from_ns=FROM_NS)
+        stage = draw(trace, ALL, 0, unknown="component", from_ns=FROM_NS)
         assert stage.nodes == tuple(sorted(usual, key=lambda node: node == silent))
 
 
@@ -189,17 +179,11 @@ def test_only_failures_of_its_own_nodes_in_its_own_time_concern_a_run(tmp_path):
     assert stage.racks == dict.fromkeys(NODES, "")
 
 
-def test_an_unknown_end_takes_the_configured_repair(tmp_path):
-    first = drawn(tmp_path).nodes[0]
-    (hit,) = drawn(tmp_path, [event(0, 60.0, first, t_resolved=None)]).hits
-    assert hit.repair_ns == 7200 * 10**9
-
-
 def test_an_episode_is_that_of_its_bundle_and_drawn_once(empty):
     options = {"unknown": "component", "from_ns": FROM_NS}
     stage = episode_of(empty.path, ALL, 3, **options)
     assert episode_of(empty.path, ALL, 3, **options) is stage
-    bundle, watched = opened(empty.path)
-    assert opened(empty.path)[0] is bundle
-    assert stage == draw(bundle, watched, ALL, 3, **options)
+    bundle = opened(empty.path)
+    assert opened(empty.path) is bundle
+    assert stage == draw(bundle, ALL, 3, **options)
     assert stage.start_ns == FROM_NS

@@ -6,9 +6,11 @@ import math
 import pytest
 from msgspec.structs import replace
 
+from tests.evaluate.traces import writing
 from torchloom_core.config.schema import Arbiter, Config, Costs, Evaluate, Weaver
 from torchloom_core.floor.errors import TraceError
-from torchloom_core.lab.evaluate.goodput.arms import Arm, elastic
+from torchloom_core.lab.evaluate.arm import Arm
+from torchloom_core.lab.evaluate.goodput.arms import elastic
 from torchloom_core.lab.evaluate.goodput.job import (
     INSURANCE_S,
     job_spec,
@@ -21,7 +23,6 @@ from torchloom_core.lab.evaluate.goodput.job import (
 from torchloom_core.lab.simulate.scenario import JobSpec, Tier
 from torchloom_core.lab.trace.bundle.bundle import Bundle
 from torchloom_core.lab.trace.bundle.schema import Job
-from torchloom_core.lab.trace.bundle.writer import BundleWriter
 
 EVALUATE = Evaluate(
     tick_s=100.0,
@@ -157,11 +158,6 @@ def test_dalys_interval_is_shorter_than_youngs_and_the_default():
     assert YOUNG_S - 27.0 <= daly < YOUNG_S
 
 
-def test_the_arms_own_way_to_recover_counts():
-    spec = job_spec(replace(ARM, interval="base", recovery="per_step"), CONFIG, 1e4)
-    assert (spec.recovery, spec.durable.interval_s) == ("per_step", INSURANCE_S)
-
-
 # --- the kernel's ---
 
 
@@ -194,10 +190,7 @@ def test_the_kernel_has_the_arms_plugins_and_counts_in_the_ticks_of_the_backtest
 
 
 def bundle_of(path, *jobs):
-    with BundleWriter(
-        path / "a.tltrace", name="a", start_ns=0, end_ns=10**15, source="", licence="",
-        synthetic=True,
-    ) as writer:  # fmt: skip
+    with writing(path / "a.tltrace", 0, 10**15) as writer:
         for job in jobs:
             writer.add(job)
     return Bundle.open(writer.path)

@@ -290,18 +290,6 @@ def test_a_predictor_that_sees_the_future_is_refused_and_one_that_does_not_is_no
         refuse(measured, seer)
 
 
-def test_a_mean_over_past_and_future_is_a_feature_from_the_future(measured):
-    def centred(of, end_ns=None):
-        message = backtest_forecasts(
-            of, Level(), tick_s=6 * HOUR_S, repair_s=24 * HOUR_S, end_ns=end_ns
-        )
-        after = np.vstack([message.score[1:], message.score[-1:]])
-        return message.with_score((message.score + after) / 2)
-
-    with pytest.raises(LeakError, match="future_feature"):
-        refuse(measured, centred)
-
-
 @pytest.mark.parametrize(
     ("spoil", "problem"),
     [

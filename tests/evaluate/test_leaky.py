@@ -112,16 +112,6 @@ def test_shared_values_among_unique_ones_are_flagged(seed, tmp_path):
 
 
 @pytest.mark.parametrize("seed", SEEDS[:5])
-def test_two_columns_that_leak_together_are_one_flag(seed, tmp_path):
-    fleet = disks(seed, count=200)
-    x = fleet.random.normal(0, 10, len(fleet.at))
-    noise = fleet.random.normal(0, 0.3, len(fleet.at))
-    fleet.metrics |= {"x": x, "y": x + 3 * fleet.failed[fleet.of] + noise}
-    (named,) = flagged(fleet, tmp_path)
-    assert named in ("x", "y")
-
-
-@pytest.mark.parametrize("seed", SEEDS[:5])
 def test_a_kind_of_event_that_is_always_more_frequent_before_failures_is_flagged(seed, tmp_path):
     fleet = disks(seed, count=200)
     for row, fails in enumerate(fleet.failed):

@@ -4,13 +4,10 @@ import numpy as np
 import pytest
 
 from tests.evaluate.disks import DAY_NS, DAYS, DISKS, EPOCH_S, lives
-from tests.evaluate.histories import history
-from tests.evaluate.traces import HOUR_NS, event, task
-from torchloom_core.lab.evaluate.forecasts.component_inputs import GROUP, Column
-from torchloom_core.lab.evaluate.forecasts.leaks import find_leaky_inputs, leaky_columns
+from tests.evaluate.traces import HOUR_NS, event, task, writing
+from torchloom_core.lab.evaluate.forecasts.leaks import find_leaky_inputs
 from torchloom_core.lab.trace.bundle.bundle import Bundle
 from torchloom_core.lab.trace.bundle.schema import Component
-from torchloom_core.lab.trace.bundle.writer import BundleWriter
 from torchloom_core.plugin import NeedLabels
 
 START_NS = EPOCH_S * 10**9
@@ -24,15 +21,7 @@ def flagged(path, column, seed):
     """Return the flags of an attribute, made of when disks began, ended and failed, in days."""
     began, ended, failed = lives(seed)
     cells = column(np.random.default_rng(seed), began, ended, failed)
-    with BundleWriter(
-        path / f"{seed}.tltrace",
-        name="disks",
-        start_ns=START_NS,
-        end_ns=START_NS + DAYS * DAY_NS,
-        source="a test",
-        licence="none",
-        synthetic=True,
-    ) as writer:
+    with writing(path / f"{seed}.tltrace", START_NS, START_NS + DAYS * DAY_NS) as writer:
         for disk, cell in enumerate(cells):
             part = Component(
                 id=f"d{disk:04}",
@@ -85,22 +74,3 @@ def test_a_leaky_input_is_flagged_by_name(tmp_path, column):
 def test_an_input_known_before_is_not_flagged(tmp_path, column):
     for seed in range(10):
         assert flagged(tmp_path, column, seed) == ()
-
-
-def test_a_leaky_group_is_flagged_also_if_numeric_and_others_are_still_checked():
-    failing, batch = np.arange(200) % 20 < 10, np.arange(200) // 10
-    days = np.where(failing, 8.0 * (np.cumsum(failing) % 24) + 1.0, np.nan)
-    number = np.where(failing, 100.0, 0.0) + np.random.default_rng(0).random(200)
-    odd = (batch * 7 % 20).astype(float)
-    always = np.full(200, -np.inf)
-    columns = [
-        Column("word", (), ["x"] * 200, always),
-        Column("batch", [("it", -np.inf, odd)], odd.tolist(), always),
-        Column("number", [("it", -np.inf, number)], number.tolist(), always),
-        Column(GROUP, (), [f"r{one}" for one in batch], always),
-    ]
-    found = dict(leaky_columns(columns, history(failed_d=days, ended_d=days), task(7 * 24)))
-    assert [*found] == ["batch", "number", GROUP]
-    for name in ("batch", GROUP):
-        assert found[name].startswith("the share of failures of others with its value separates ")
-    assert found["number"].startswith("it separates the 100 components that failed at any time")

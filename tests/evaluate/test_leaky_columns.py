@@ -58,11 +58,6 @@ def test_a_column_is_not_flagged_given_one_that_is_flagged_already(tmp_path):
     assert flag.startswith("leaky_column: last_date: ")
 
 
-def test_without_a_metric_nothing_is_read(tmp_path):
-    bundle, _ = bundle_of(tmp_path / "disks.tltrace", 0)
-    assert flagged(bundle, []) == ()
-
-
 # --- of a few components, by hand ---
 
 

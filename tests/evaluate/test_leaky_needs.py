@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.evaluate.hindsight import TASK, disks, needs_of, nodes
+from tests.evaluate.hindsight import TASK, disks, needs_of
 from torchloom_core.lab.evaluate.forecasts.leaks import find_leaky_inputs
 from torchloom_core.plugin import NeedFaults, NeedPast
 
@@ -45,16 +45,3 @@ def test_time_in_service_is_flagged_for_predictors_that_read_the_past(tmp_path):
     assert named(bundle, needs) == {"time in service"}
     assert named(bundle, needs, "time in service") == set()
     assert named(bundle, [need for need in needs if not isinstance(need, NeedPast)]) == set()
-
-
-def test_a_total_of_both_halves_and_a_column_of_the_next_failure_are_flagged(tmp_path):
-    fleet = nodes(0)
-    total = np.bincount([row for _, row in fleet.failures], minlength=len(fleet)).astype(float)
-    fleet.attributes |= {"total": total.tolist()}
-    coming = [
-        min([1000.0, *(day for day, failed in fleet.failures if failed == row and day > at)])
-        for at, row in zip(fleet.at, fleet.of, strict=True)
-    ]
-    fleet.metrics["left"] = np.array(coming) - fleet.at
-    bundle = fleet.write(tmp_path / "t.tltrace")
-    assert named(bundle, needs_of(bundle)) == {"total", "left"}

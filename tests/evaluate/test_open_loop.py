@@ -19,15 +19,15 @@ from tests.fitting.models import changed
 from tests.kernel.runs import hello, telemetry
 from torchloom_core.config.loading import parse
 from torchloom_core.floor.clock import SECOND_NS
-from torchloom_core.floor.errors import LeakError, ModelError, PluginError, TraceError
+from torchloom_core.floor.errors import ModelError, PluginError
 from torchloom_core.lab.activation.activation import activate
 from torchloom_core.lab.activation.discovery import discover
+from torchloom_core.lab.evaluate.arm import Arm
 from torchloom_core.lab.evaluate.assumptions import of_replay
 from torchloom_core.lab.evaluate.forecasts.labels import Task
-from torchloom_core.lab.evaluate.forecasts.scoring import Scoring, scorer_of, split_ns
-from torchloom_core.lab.evaluate.goodput.arms import Arm
+from torchloom_core.lab.evaluate.forecasts.scoring import scorer_of, split_ns
 from torchloom_core.lab.evaluate.goodput.candidates import Forecaster
-from torchloom_core.lab.evaluate.open_loop import recorded_verdicts, replay_policies
+from torchloom_core.lab.evaluate.open_loop import recorded_outputs, replay_policies
 from torchloom_core.lab.learning.calibration import Calibration
 from torchloom_core.lab.learning.model import Model
 from torchloom_core.lab.trace.bundle.bundle import Bundle
@@ -103,7 +103,12 @@ def test_a_policy_proposes_the_same_in_replay_as_live(tmp_path):
         activate(incarnation.config, discover(), "test"),
         RecordedGuard(incarnation.overruns),
     )
-    again = [v for step in recorded_verdicts(kernel, recorded) for v in step.verdicts]
+    again = [
+        one
+        for _, outputs in recorded_outputs(kernel, recorded)
+        for one in outputs
+        if isinstance(one, Verdict)
+    ]
     assert list(map(msgspec.json.encode, again)) == list(map(msgspec.json.encode, shown))
 
     arm = Arm(name="hot", kind="candidate", what="", policies=config.policies)
@@ -151,14 +156,12 @@ def of(**tables):
 
 
 def test_only_the_time_after_the_split_is_scored(bundle):
-    scoring = Scoring()
-    (score,) = scorer_of(bundle, of(fault_history=HISTORY), CONFIG, scoring).scores()
+    (score,) = scorer_of(bundle, of(fault_history=HISTORY), CONFIG).scores()
     assert score.from_ns >= split_ns(bundle)
     assert score.threshold_from == "before 3.6 d"
     assert set(score.versus) == {"random"}
     until_ns = START_NS + 4 * DAY_NS
-    later = Scoring(until_ns=until_ns)
-    (score,) = scorer_of(bundle, of(fault_history=HISTORY), CONFIG, later).scores()
+    (score,) = scorer_of(bundle, of(fault_history=HISTORY), CONFIG, until_ns=until_ns).scores()
     assert score.from_ns >= until_ns
 
 
@@ -166,59 +169,17 @@ def test_predictors_with_the_same_times_are_compared(bundle):
     trend = {"metric": "heat", "window_s": 7200.0, "level": 70.0, **HISTORY}
     tested = of(fault_history=HISTORY, trend=trend)
     shares = []
-    first, second = scorer_of(bundle, tested, CONFIG, Scoring()).scores(shares.append)
+    first, second = scorer_of(bundle, tested, CONFIG).scores(shares.append)
     assert shares == sorted(shares)
     assert shares[-1] == 1.0
     assert set(first.versus) == {"random", "trend"}
     assert second.versus["fault_history"].value == pytest.approx(-first.versus["trend"].value)
 
 
-def test_the_threshold_ignores_events_available_after_the_split(tmp_path, bundle):
-    """The same trace, but for what came after the split, has the same threshold."""
-    until_ns = split_ns(bundle)
-    events = [
-        one if one.t_event < until_ns else replace(one, component="n7")
-        for one in some_events(count=60)
-    ]
-    other = write(tmp_path / "other.tltrace", events, metrics=("heat",))
-    tested = of(fault_history=HISTORY)
-    scoring = Scoring()
-    (was,) = scorer_of(bundle, tested, CONFIG, scoring).scores()
-    (now,) = scorer_of(other, tested, CONFIG, scoring).scores()
-    assert now.threshold == was.threshold
-    assert now.auprc != was.auprc
-
-
-def test_a_split_that_leaves_nothing_is_one_line(bundle):
-    late = Scoring(until_ns=START_NS + 50 * DAY_NS)
-    with pytest.raises(TraceError, match=r"fault_history needs forecasts .* and 0"):
-        scorer_of(bundle, of(fault_history=HISTORY), CONFIG, late).scores()
-
-
-def test_a_horizon_that_reaches_beyond_the_end_is_one_line(bundle):
-    length_s = (bundle.manifest.end_ns - bundle.manifest.start_ns) / 1e9
-    ahead = {**HISTORY, "horizon_s": 0.41 * length_s}
-    with pytest.raises(
-        TraceError, match=r"a horizon before the end; the trace allows [1-9]\d* and 0"
-    ):
-        scorer_of(bundle, of(fault_history=ahead), CONFIG, Scoring())
-    ahead["horizon_s"] = 0.35 * length_s
-    scorer_of(bundle, of(fault_history=ahead), CONFIG, Scoring())
-
-
 def test_a_predictor_that_cannot_be_built_is_one_line(bundle):
     too_long = {"metric": "heat", "window_s": 1e9}
     with pytest.raises(PluginError, match=r"trend.*need window_s"):
-        scorer_of(bundle, of(trend=too_long), CONFIG, Scoring()).scores()
-
-
-def test_a_model_is_not_scored_on_the_time_it_was_fitted_on(bundle, fitted):
-    tested = of(fault_history={"model": str(fitted)})
-    early = Scoring(until_ns=START_NS + 2 * DAY_NS)
-    with pytest.raises(LeakError, match=f"^{fitted}: test_tuned_threshold"):
-        scorer_of(bundle, tested, CONFIG, early).scores()
-    (score,) = scorer_of(bundle, tested, CONFIG, Scoring()).scores()
-    assert START_NS + 3 * DAY_NS <= score.from_ns < split_ns(bundle)
+        scorer_of(bundle, of(trend=too_long), CONFIG).scores()
 
 
 def test_a_model_whose_calibration_ran_into_its_bound_is_flagged(bundle, fitted, tmp_path):
@@ -228,7 +189,7 @@ def test_a_model_whose_calibration_ran_into_its_bound_is_flagged(bundle, fitted,
         path = tmp_path / "m.tlmodel"
         Model(fitted_so, model.parts, model.card).save(path, force=True)
         tested = of(fault_history={"model": str(path)})
-        (score,) = scorer_of(bundle, tested, CONFIG, Scoring()).scores()
+        (score,) = scorer_of(bundle, tested, CONFIG).scores()
         assert score.flags == flags
 
 
@@ -238,7 +199,7 @@ def test_a_model_is_scored_by_the_task_that_it_was_fitted_for(bundle, fitted, tm
     def scored(trace=bundle, **changes):
         changed(model, **changes).save(path, force=True)
         tested = of(fault_history={"model": str(path)})
-        return scorer_of(trace, tested, CONFIG, Scoring()).scores()[0]
+        return scorer_of(trace, tested, CONFIG).scores()[0]
 
     own = scored()
     assert (own.task, own.lead_s) == ("forecast", 0.0)
@@ -268,7 +229,7 @@ def test_a_model_that_detects_is_scored_and_no_policy_acts_on_it(bundle, fitted,
     path = tmp_path / "now.tlmodel"
     changed(model, task="detect").save(path)
     table = {"model": str(path)}
-    (score,) = scorer_of(bundle, of(fault_history=table), CONFIG, Scoring()).scores()
+    (score,) = scorer_of(bundle, of(fault_history=table), CONFIG).scores()
     assert score.task == "detect"
     options = {"predictor": "fault_history", "accept_unskilled": True}
     arm = candidate(policies={"failure_forecast": options}, predictors={"fault_history": table})
@@ -288,7 +249,7 @@ def test_a_model_is_scored_with_its_own_repair_time_and_a_note(bundle, fitted, t
         Model(info, model.parts, model.card).save(path, force=True)
         caplog.clear()
         tested = of(fault_history={"model": str(path)})
-        (score,) = scorer_of(trace, tested, CONFIG, Scoring()).scores()
+        (score,) = scorer_of(trace, tested, CONFIG).scores()
         samples[own_s] = score.samples
         shown = [line for line in caplog.messages if "repair" in line]
         differs = own_s != CONFIG.evaluate.repair_s

@@ -6,14 +6,14 @@ from scipy.stats import t, ttest_1samp
 
 from tests.evaluate.report.reports import interval, score
 from tests.evaluate.traces import event, hours, judge, task
-from torchloom_core.lab.evaluate.fleet_means import (
+from torchloom_core.lab.evaluate.forecasts.scores import Pool, auprc_of
+from torchloom_core.lab.evaluate.over_fleets import (
     difference_over_fleets,
     mean_over_fleets,
     rate_over_fleets,
+    scores_over_fleets,
     share_over_fleets,
 )
-from torchloom_core.lab.evaluate.forecasts.over_fleets import Pool, scores_over_fleets
-from torchloom_core.lab.evaluate.forecasts.scores import auprc_of
 from torchloom_core.lab.learning.forecast_score import Interval
 
 

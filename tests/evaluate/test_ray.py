@@ -2,7 +2,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.evaluate.episodes import CONFIG, JOB, candidate, setting_of, some_events, write
-from torchloom_core.lab.evaluate.goodput.study_task import StudyTask
+from torchloom_core.lab.evaluate.goodput.run import StudyTask
 from torchloom_core.lab.evaluate.parallel import Workforce
 
 ray = pytest.importorskip("ray")

@@ -7,9 +7,13 @@ from tests.evaluate.histories import DAY_NS, history
 from tests.evaluate.traces import task
 from tests.trace.small import NODES, START_NS
 from tests.trace.small import bundle as small_bundle
-from torchloom_core.lab.evaluate.forecasts.component_inputs import Column, history_of
+from torchloom_core.lab.evaluate.forecasts.component_inputs import (
+    Column,
+    history_of,
+    share_of_others,
+)
 from torchloom_core.lab.evaluate.forecasts.labels import Incidents
-from torchloom_core.lab.evaluate.forecasts.leaks import leaky_columns, share_of_others
+from torchloom_core.lab.evaluate.forecasts.leaks import leaky_columns
 from torchloom_core.lab.learning.ranking import partial_correlation, roc_auc
 from torchloom_core.lab.trace.feed.watched import watch
 

@@ -17,7 +17,7 @@ from torchloom_core.lab.evaluate.forecasts.intervals import (
     exact_share,
     ratio,
 )
-from torchloom_core.lab.evaluate.forecasts.scores import samples_of, score
+from torchloom_core.lab.evaluate.forecasts.scores import score
 from torchloom_core.lab.learning.forecast_score import FEW
 from torchloom_core.lab.learning.skill import verdict
 
@@ -157,19 +157,6 @@ def test_a_score_that_sees_something_is_above_random_and_a_random_one_is_not():
     none = scored(judged_many(other, events, of), others={"random": noise})
     assert none.versus["random"].low < 0
     assert none.auprc.low < none.prevalence < none.auprc.high
-
-
-def test_samples_are_in_order_of_time_and_missing_forecasts_rank_last():
-    judged = judge([[0.1, 0.2], [NAN, 0.4], [0.5, 0.6]], [event("n00001", 1, 2)], task(1))
-    message, came = samples_of(judged)
-    assert message.tolist() == [0.1, 0.2, -np.inf, 0.5, 0.6]
-    assert came.tolist() == [False, True, False, False, False]
-
-
-def test_a_paired_difference_to_itself_is_nothing():
-    events, of, good, _ = many()
-    same = scored(judged_many(good, events, of), others={"same": good}).versus["same"]
-    assert (same.low, same.value, same.high) == (0.0, 0.0, 0.0)
 
 
 def test_few_failures_give_exact_intervals_of_counts_only():

@@ -10,16 +10,15 @@ from msgspec.structs import replace
 from tests.evaluate.episodes import CONFIG, HOUR_NS, JOB, some_events, write
 from tests.evaluate.hindsight import disks
 from tests.fitting.models import changed
-from torchloom_core.floor.errors import ConfigError, LeakError, PluginError, TraceError
-from torchloom_core.lab.evaluate.forecasts.over_fleets import Pool
+from torchloom_core.floor.errors import ConfigError, LeakError, TraceError
+from torchloom_core.lab.activation.discovery import installed
+from torchloom_core.lab.evaluate.forecasts.scores import Pool
 from torchloom_core.lab.evaluate.forecasts.scoring import (
-    Scoring,
     _leaky,
     scorer_of,
     split_ns,
 )
 from torchloom_core.lab.evaluate.goodput.candidates import Forecaster
-from torchloom_core.lab.evaluate.installed import installed
 from torchloom_core.lab.fitting.fit import fit
 from torchloom_core.lab.fitting.time_split import FitSettings
 from torchloom_core.lab.learning.skill import leaky, verdict
@@ -89,9 +88,10 @@ def late(tmp_path, monkeypatch):
     sys.modules.pop("late_predictor", None)
 
 
-def scored(bundle, *, name="late", config=CONFIG, progress=lambda _: None, scoring=None, **table):
+def scored(bundle, *, name="late", config=CONFIG, progress=lambda _: None, budget=0.01, **table):
     tested = [Forecaster(label=name, name=name, table=table)]
-    return scorer_of(bundle, tested, config, scoring or Scoring()).scores(progress)
+    scorer = scorer_of(bundle, tested, config, false_alarms_per_node_day=budget)
+    return scorer.scores(progress)
 
 
 @pytest.mark.usefixtures("late")
@@ -159,13 +159,6 @@ def test_the_inputs_of_a_model_of_another_fleet_are_checked_for_leaks(tmp_path, 
 HISTORY = {"name": "fault_history", "every_s": 3600.0, "horizon_s": 21_600.0}
 
 
-def test_the_progress_is_reported_to_its_end(bundle):
-    shares = []
-    scored(bundle, progress=shares.append, **HISTORY)
-    assert shares[-1] == 1.0
-    assert shares == sorted(shares)
-
-
 def with_events(bundle, events):
     other, rows = Bundle.open(bundle.path), tuple(events)
     other.events = lambda: rows
@@ -190,9 +183,8 @@ def test_the_threshold_ignores_failures_available_after_the_split(bundle):
         late = number % 2 and one.t_event < until_ns
         settings_of.append(replace(one, t_avail=until_ns + HOUR_NS) if late else one)
         hidden += [] if late else [one]
-    budget = Scoring(false_alarms_per_node_day=0.05)
     known, unknown, soon = (
-        scored(with_events(bundle, of), scoring=budget, **HISTORY)[0].threshold
+        scored(with_events(bundle, of), budget=0.05, **HISTORY)[0].threshold
         for of in (settings_of, hidden, bundle.events())
     )
     assert known == unknown
@@ -204,7 +196,7 @@ def test_predictors_with_other_times_are_not_compared_but_pooled(bundle):
     tested = [Forecaster(label=label, name="fault_history", table=table)
               for label, table in tables.items()]  # fmt: skip
     pool = Pool()
-    scores = scorer_of(bundle, tested, CONFIG, Scoring()).scores(pool=pool)
+    scores = scorer_of(bundle, tested, CONFIG).scores(pool=pool)
     assert [set(one.versus) for one in scores] == [{"random"}] * 2
     assert [pool.auprc(label) for label in tables] == [one.auprc.value for one in scores]
 
@@ -226,7 +218,7 @@ def history(bundle, until_h, every_s=3600.0, **table):
     tested = [Forecaster(label="scored", name="fault_history", table=table)]
     config = replace(CONFIG, evaluate=replace(JOB, tick_s=every_s))
     from_ns = bundle.manifest.start_ns + round(until_h * HOUR_NS)
-    return scorer_of(bundle, tested, config, Scoring(until_ns=from_ns))
+    return scorer_of(bundle, tested, config, until_ns=from_ns)
 
 
 @pytest.mark.parametrize(("until_h", "found"), [(6, "0 and 133"), (139, "133 and 0")])
@@ -274,12 +266,6 @@ def test_a_detector_does_not_see_its_target_events(bundle, models):
     settings_of = with_events(bundle, (replace(one, fatal=False) for one in bundle.events()))
     (score,) = history(settings_of, 72, model=str(models / "detect.tlmodel")).scores()
     assert score.auprc.value == pytest.approx(score.prevalence)
-
-
-def test_more_forecasts_than_memory_should_hold_are_refused_before_they_are_made(bundle):
-    with pytest.raises(PluginError, match="need at most 100000000 forecasts, was"):
-        history(bundle, 72, every_s=0.04)
-    history(bundle, 72, every_s=60.0)
 
 
 def test_a_wrong_table_is_refused_by_the_file_it_is_in(bundle):

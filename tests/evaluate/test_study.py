@@ -11,25 +11,22 @@ from tests.evaluate.episodes import (
     CONFIG,
     JOB,
     candidate,
-    event,
-    policies,
     scene_of,
     setting_of,
     some_events,
     write,
 )
-from torchloom_core.floor.errors import StateError, TraceError
-from torchloom_core.lab.evaluate.goodput import compare, sensitivity
-from torchloom_core.lab.evaluate.goodput.arms import baselines, without_policies
+from torchloom_core.floor.errors import StateError
+from torchloom_core.lab.evaluate.arm import Arm
+from torchloom_core.lab.evaluate.goodput import compare
+from torchloom_core.lab.evaluate.goodput.arms import without_policies
 from torchloom_core.lab.evaluate.goodput.job import job_spec
-from torchloom_core.lab.evaluate.goodput.run import simulate
-from torchloom_core.lab.evaluate.goodput.study import run_study
-from torchloom_core.lab.evaluate.goodput.study_task import StudyTask
+from torchloom_core.lab.evaluate.goodput.run import StudyTask, simulate
+from torchloom_core.lab.evaluate.goodput.study import COSTS, FACTORS, run_study
 from torchloom_core.lab.evaluate.parallel import Workforce
 from torchloom_core.lab.evaluate.report.findings import findings, warnings
 from torchloom_core.lab.evaluate.results import RunResult, Simulation, TraceResults
-from torchloom_core.lab.evaluate.run_cache import RunCache
-from torchloom_core.lab.evaluate.runner import Runner
+from torchloom_core.lab.evaluate.run_cache import Runner
 
 SEEDS = 2
 QUICK = replace(CONFIG, evaluate=replace(JOB, days=1.0))
@@ -46,16 +43,18 @@ def study(bundle, folder, *, seeds=SEEDS, progress=lambda done, total: None, **w
     return run_study(
         setting_of(bundle, QUICK),
         [candidate()],
+        Runner(folder, RunResult, Workforce(**workforce), progress),
         seeds=seeds,
-        store=RunCache(folder, RunResult),
-        workforce=Workforce(**workforce),
-        progress=progress,
     )
 
 
 @pytest.fixture(scope="module")
 def simulation(bundle, tmp_path_factory):
     return study(bundle, tmp_path_factory.mktemp("runs"))
+
+
+def quiet_runner(folder):
+    return Runner(folder, RunResult, Workforce(), lambda done, total: None)
 
 
 def key_of(setting, arm, seed):
@@ -96,15 +95,15 @@ def test_runs_are_played_seed_by_seed_so_that_the_first_show_the_pace_of_all_arm
 
 
 def test_a_file_that_was_torn_is_played_again(bundle, tmp_path):
-    store = RunCache(tmp_path / "runs", RunResult)
+    runner = quiet_runner(tmp_path / "runs")
     setting, arm = setting_of(bundle, QUICK), candidate()
     run = simulate(setting, arm, 0)
     key = key_of(setting, arm, 0)
-    store.save(key, run)
-    assert store.find(key, arm.name) == run
+    runner.save(key, run)
+    assert runner.find(key, arm.name) == run
     path = tmp_path / "runs" / f"{key}.json"
     path.write_bytes(path.read_bytes()[:-20])
-    assert store.find(key, arm.name) is None
+    assert runner.find(key, arm.name) is None
 
 
 def test_a_run_has_another_key_once_anything_it_rests_on_is_another(bundle, tmp_path):
@@ -128,7 +127,7 @@ class Replacing(msgspec.Struct):
 
     path: Path
     seed: int = 0
-    arm_name: str = "a"
+    arm: Arm = candidate(name="a")
 
     @property
     def key(self):
@@ -141,12 +140,11 @@ class Replacing(msgspec.Struct):
 
 def test_a_run_with_a_replaced_input_is_not_saved(tmp_path):
     (tmp_path / "model").write_text("one")
-    store = RunCache(tmp_path / "runs", RunResult)
-    runner = Runner(store, Workforce(), 1, lambda over, total: None)
+    runner = quiet_runner(tmp_path / "runs")
     with pytest.raises(StateError, match="a: need a trace and models that do not change"):
         runner.play([Replacing(tmp_path / "model")])
-    assert store.find("one", "a") is None
-    assert store.find("another", "a") is None
+    assert runner.find("one", "a") is None
+    assert runner.find("another", "a") is None
 
 
 def test_a_trace_that_is_replaced_is_opened_again(tmp_path):
@@ -177,37 +175,6 @@ def test_the_progress_ends_at_the_announced_total(bundle, tmp_path):
     assert {total for _, total in reported} == {total}
 
 
-def test_the_reference_is_the_best_baseline_that_needs_no_forecast(simulation):
-    rivals = [
-        arm
-        for arm in simulation.arms
-        if arm.kind == "baseline" and not arm.needs_forecast and arm.name != "per_step"
-    ]
-    best = max(rivals, key=lambda arm: arm.goodput.value)
-    assert simulation.reference == best.name
-    assert best.versus_reference is None
-    assert "random_alarms" in {arm.name for arm in simulation.arms}
-
-
-def test_the_reference_recovers_as_the_job_does(simulation):
-    arms = baselines(policies(), JOB)
-    runs = {name: [r for r in simulation.runs if r.arm == name] for name in {a.name for a in arms}}
-    assert compare.reference_of(arms, runs, "per_step") == "per_step"
-    assert compare.reference_of(arms, runs, "restart") != "per_step"
-
-
-def test_gains_are_paired_by_seed(simulation):
-    runs = {(run.arm, run.seed): run for run in simulation.runs}
-    arm = next(a for a in simulation.arms if a.kind == "candidate")
-    gains = [
-        runs[arm.name, seed].goodput - runs[simulation.reference, seed].goodput
-        for seed in simulation.seeds
-    ]
-    assert arm.versus_reference.value == pytest.approx(sum(gains) / SEEDS)
-    again = compare.interval(gains * compare.MIN_SEEDS)
-    assert min(gains) - 1e-12 <= again.low <= again.value <= again.high <= max(gains) + 1e-12
-
-
 def test_a_policy_is_compared_with_the_same_job_without_it(bundle, simulation):
     arm = next(a for a in simulation.arms if a.kind == "candidate")
     own = {run.seed: run for run in simulation.runs if run.arm == arm.name}
@@ -217,24 +184,6 @@ def test_a_policy_is_compared_with_the_same_job_without_it(bundle, simulation):
     assert arm.versus_without.value == pytest.approx(sum(gains) / SEEDS)
     assert all(run.decisions == 0 and not run.operations.proposed for run in alone)
     assert arm.operations.granted["migrate"] == arm.moves > 0
-
-
-@pytest.mark.slow
-def test_a_policy_that_does_nothing_gains_nothing_over_its_job_whatever_the_reference(
-    bundle, tmp_path
-):
-    idle = candidate(name="idle", policies={"lemon_nodes": {"ratio": 1e6}}, predictors={})
-    result = run_study(
-        setting_of(bundle, QUICK),
-        [idle],
-        seeds=SEEDS,
-        store=RunCache(tmp_path, RunResult),
-        workforce=Workforce(),
-        progress=lambda done, total: None,
-    )
-    arm = next(a for a in result.arms if a.name == "idle")
-    assert arm.decisions == 0
-    assert arm.versus_without.value == 0.0
 
 
 def test_the_mean_shares_of_the_buckets_add_up_to_one(simulation):
@@ -253,12 +202,10 @@ def test_failures_of_unknown_cause_are_evaluated_under_both_assumptions(simulati
 
 def test_every_cost_is_varied_by_every_factor_and_by_one_changes_no_gain(simulation):
     points = {(point.cost, point.factor): point for point in simulation.sensitivity}
-    assert set(points) == {(c, f) for c in sensitivity.COSTS for f in sensitivity.FACTORS}
+    assert set(points) == {(c, f) for c in COSTS for f in FACTORS}
     arm = next(a for a in simulation.arms if a.kind == "candidate")
-    assert {points[cost, 1.0].gain.value for cost in sensitivity.COSTS} == {
-        arm.versus_without.value
-    }
-    assert len({points["restart_s", factor].gain.value for factor in sensitivity.FACTORS}) > 1
+    assert {points[cost, 1.0].gain.value for cost in COSTS} == {arm.versus_without.value}
+    assert len({points["restart_s", factor].gain.value for factor in FACTORS}) > 1
 
 
 def test_the_break_even_is_price_over_loss(simulation):
@@ -283,19 +230,6 @@ def test_the_break_even_counts_all_that_a_failure_costs_the_work_that_is_not_sav
 
 def test_only_the_first_seed_keeps_its_timeline(simulation):
     assert {run.seed for run in simulation.runs if run.timeline} == {0}
-
-
-@pytest.mark.slow
-def test_a_trace_without_a_failure_is_played_all_the_same(tmp_path):
-    calm = write(tmp_path / "calm.tltrace", [event(0, 1.0, "n0", fatal=False)])
-    result = study(calm, tmp_path / "runs", seeds=1)
-    assert all(run.failures == 0 for run in result.runs)
-
-
-def test_a_trace_that_is_too_small_for_the_job_is_one_line(bundle, tmp_path):
-    big = replace(QUICK, evaluate=replace(JOB, groups=9))
-    with pytest.raises(TraceError, match=r"need 12 nodes for the job.* was 8"):
-        simulate(setting_of(bundle, big), candidate(), 0)
 
 
 # --- how arms are held against each other ---
@@ -323,32 +257,6 @@ def test_a_gain_counts_the_runs_that_were_ahead_and_behind():
     assert (gain.ahead, gain.behind) == (1, 1)
 
 
-@pytest.mark.slow
-def test_without_vary_costs_no_cost_is_varied_and_the_rest_is_the_same(
-    bundle, simulation, tmp_path
-):
-    reported = []
-    alone = run_study(
-        setting_of(bundle, QUICK),
-        [candidate()],
-        seeds=SEEDS,
-        store=RunCache(tmp_path, RunResult),
-        workforce=Workforce(),
-        progress=lambda done, total: reported.append((done, total)),
-        vary_costs=False,
-    )
-    assert alone.sensitivity == ()
-    assert bytes_of(replace(simulation, sensitivity=())) == bytes_of(alone)
-    assert reported[-1][0] == reported[-1][1]
-
-
-@pytest.mark.parametrize("seeds", [1, compare.MIN_SEEDS - 1])
-def test_few_seeds_have_no_interval_and_state_the_minimum(seeds):
-    interval = compare.interval([0.5] * seeds)
-    assert interval.low is interval.high is None
-    assert f"need {compare.MIN_SEEDS} seeds, was {seeds}" in interval.method
-
-
 def test_an_interval_is_the_same_in_every_thread():
     values = [0.1, 0.5, 0.3, 0.9, 0.2, 0.7]
     with ThreadPoolExecutor(2) as pool:
@@ -369,10 +277,8 @@ def growing(bundle, tmp_path_factory):
     return run_study(
         setting_of(bundle, config),
         [grows],
+        quiet_runner(tmp_path_factory.mktemp("grown")),
         seeds=6,
-        store=RunCache(tmp_path_factory.mktemp("grown"), RunResult),
-        workforce=Workforce(),
-        progress=lambda done, total: None,
         vary_costs=False,
     )
 
@@ -410,9 +316,3 @@ def test_a_run_that_grows_is_neither_the_reference_nor_measured_by_the_oracle(gr
     assert sum("is between the two" in sentence for sentence in reported) == 2
     assert not any("elastic, with another recovery mode" in sentence for sentence in reported)
     assert warnings(growing) == [one for one in warnings(growing) if "grows" not in one]
-
-
-def test_the_seconds_of_a_run_that_grows_add_up(growing):
-    for run in growing.runs:
-        assert sum(run.buckets.values()) == pytest.approx(run.wall_s * run.gpus, rel=1e-9)
-        assert (run.as_planned is msgspec.UNSET) == (run.arm not in ("elastic", "grows"))

@@ -24,11 +24,8 @@ SEEDS = 6
 QUICK = replace(CONFIG, evaluate=replace(JOB, days=1.0, recovery="per_step"))
 
 
-class Alone:
-    """Plays one run after the other."""
-
-    def play(self, setting, arms, most=None):
-        return {arm.name: [simulate(setting, arm, seed) for seed in range(SEEDS)] for arm in arms}
+def alone(setting, arms):
+    return {arm.name: [simulate(setting, arm, seed) for seed in range(SEEDS)] for arm in arms}
 
 
 @pytest.fixture(scope="module")
@@ -39,26 +36,25 @@ def setting(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def swept(setting):
-    return sweep(Alone(), setting, range_of("spares=0..3"), arms_of(policies(), []))
+    return sweep(alone, setting, range_of("spares=0..3"), arms_of(policies(), []))
 
 
 def made_up(goodput_by_value):
     """Return a sweep of one arm, from value to goodput per seed."""
 
-    class GivenRuns:
-        def play(self, setting, arms, most=None):
-            spares = setting.config.evaluate.spares
-            gpus = (4 + spares) * 8
-            runs = [
-                RunResult(arm="x", seed=seed, wall_s=1.0, gpus=gpus, job_gpus=32, buckets={},
-                          goodput=goodput, ettr=1.0)
-                for seed, goodput in enumerate(goodput_by_value[spares])
-            ]  # fmt: skip
-            return {arm.name: runs for arm in arms}
+    def played(setting, arms):
+        spares = setting.config.evaluate.spares
+        gpus = (4 + spares) * 8
+        runs = [
+            RunResult(arm="x", seed=seed, wall_s=1.0, gpus=gpus, job_gpus=32, buckets={},
+                      goodput=goodput, ettr=1.0)
+            for seed, goodput in enumerate(goodput_by_value[spares])
+        ]  # fmt: skip
+        return {arm.name: runs for arm in arms}
 
     wanted = Range(name="spares", values=tuple(goodput_by_value))
     (arm,) = (one for one in arms_of({}, []) if one.name == "restart")
-    return sweep(GivenRuns(), Setting(trace="none.tltrace", config=QUICK), wanted, [arm])
+    return sweep(played, Setting(trace="none.tltrace", config=QUICK), wanted, [arm])
 
 
 @given(st.integers(0, 50), st.integers(1, 50), st.integers(1, 9))

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from tests.evaluate.episodes import CONFIG, DAY_NS, START_NS, event, some_events, write
 from torchloom_core.floor.errors import LeakError
 from torchloom_core.lab.activation.discovery import discover
-from torchloom_core.lab.evaluate.forecasts.scoring import Scoring, scorer_of
+from torchloom_core.lab.evaluate.forecasts.scoring import scorer_of
 from torchloom_core.lab.evaluate.forecasts.training_trace import was_fitted_on
 from torchloom_core.lab.evaluate.goodput.candidates import Forecaster
 from torchloom_core.lab.fitting.fit import fit
@@ -37,8 +37,8 @@ def test_the_same_data_under_another_name_are_not_scored_on_what_was_learned_fro
     table = {"model": str(tmp_path / "m.tlmodel")}
     tested = [Forecaster(label="it", name="fault_history", table=table)]
     with pytest.raises(LeakError, match="test_tuned_threshold"):
-        scorer_of(again, tested, CONFIG, Scoring(until_ns=START_NS + DAY_NS)).scores()
-    (score,) = scorer_of(again, tested, CONFIG, Scoring()).scores()
+        scorer_of(again, tested, CONFIG, until_ns=START_NS + DAY_NS).scores()
+    (score,) = scorer_of(again, tested, CONFIG).scores()
     assert score.from_ns >= UNTIL_NS
 
 

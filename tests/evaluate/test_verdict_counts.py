@@ -1,12 +1,10 @@
-import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
 from torchloom_core.capabilities.alert import Alert
 from torchloom_core.capabilities.cordon import CordonNode
 from torchloom_core.capabilities.migrate import Migrate
-from torchloom_core.lab.evaluate.arm_results import Verdicts
-from torchloom_core.lab.evaluate.verdict_counts import VerdictCounts, mean_verdicts
+from torchloom_core.lab.evaluate.arm import VerdictCounts, Verdicts, mean_verdicts
 from torchloom_core.wire.decisions import Verdict
 
 NODE = st.sampled_from(("n0", "n1", "n2"))
@@ -71,10 +69,3 @@ def test_the_mean_over_runs_is_the_count_over_all_by_their_number(runs):
     for name in ("granted", "denied", "cordons"):
         scaled = {key: round(n * len(runs)) for key, n in getattr(mean, name).items()}
         assert scaled == getattr(together, name)
-
-
-@given(VERDICTS)
-def test_operations_are_the_same_bytes_when_they_were_written_and_read(verdicts):
-    operations = operations_of(verdicts)
-    data = msgspec.json.encode(operations)
-    assert msgspec.json.encode(msgspec.json.decode(data, type=Verdicts)) == data

@@ -82,6 +82,12 @@ def judge(score, events, of, *, span_h=None, times_ns=None, actions=()):
     )
 
 
+def writing(path, start_ns, end_ns, **more):
+    """Return the writer of a bundle."""
+    made_up = {"name": path.stem, "source": "made up", "licence": "CC0-1.0", "synthetic": True}
+    return BundleWriter(path, start_ns=start_ns, end_ns=end_ns, **{**made_up, **more})
+
+
 def write_bundle(
     path, *, days=120, nodes=20, rate=0.01, seed=0, metrics=None, delay_h=0, kind="node"
 ):
@@ -95,15 +101,7 @@ def write_bundle(
     chance = np.where(np.arange(nodes) < max(1, nodes // 10), 5.5 * rate, 0.55 * rate)
     failed = random.random((days, nodes)) < chance
     ids = watched(nodes).ids
-    with BundleWriter(
-        path,
-        name="t",
-        start_ns=0,
-        end_ns=days * 24 * HOUR_NS,
-        source="a test",
-        licence="none",
-        synthetic=True,
-    ) as writer:
+    with writing(path, 0, days * 24 * HOUR_NS) as writer:
         for name in ids:
             writer.add(Component(id=name, kind=kind))
         for day, node in np.argwhere(failed):

@@ -7,8 +7,8 @@ import pytest
 
 from torchloom_core.config.loading import load
 from torchloom_core.lab.activation.activation import activate
+from torchloom_core.lab.activation.discovery import installed
 from torchloom_core.lab.evaluate.goodput.job import STALLS, paid_nodes
-from torchloom_core.lab.evaluate.installed import installed
 from torchloom_core.lab.trace.importers.infinitehbd import NODES
 
 HERE = Path(__file__).parents[2] / "experiments" / "goodput_2048"

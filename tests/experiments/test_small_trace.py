@@ -5,10 +5,10 @@ import msgspec
 import pytest
 
 from torchloom_core.config.loading import load
+from torchloom_core.lab.activation.discovery import installed
 from torchloom_core.lab.evaluate.goodput.candidates import Selection, candidates
 from torchloom_core.lab.evaluate.goodput.job import of_trace
 from torchloom_core.lab.evaluate.goodput.run import Setting, simulate
-from torchloom_core.lab.evaluate.installed import installed
 from torchloom_core.lab.trace import Bundle, Parameters, synthesize
 
 HERE = Path(__file__).parents[2] / "experiments" / "small_trace"

@@ -51,7 +51,7 @@ import sys
 import numpy as np
 import torchloom_core.lab.fitting.fit
 import torchloom_core.lab.trace.describe.describe
-from torchloom_core.lab.evaluate.fleet_means import mean_over_fleets
+from torchloom_core.lab.evaluate.over_fleets import mean_over_fleets
 from torchloom_core.lab.evaluate.forecasts.intervals import (
     Clusters, Estimate, exact_rate, exact_share,
 )

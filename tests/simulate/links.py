@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from tests.evaluate.traces import writing
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.lab.trace.bundle.bundle import Bundle
 from torchloom_core.lab.trace.bundle.schema import LINK_METRIC, Component
-from torchloom_core.lab.trace.bundle.writer import BundleWriter
 from torchloom_core.lab.trace.synthetic.parameters import START_NS
 
 Value = tuple[float, str, float]
@@ -25,15 +25,7 @@ def write_links(
     parts: Sequence[Component] = (),
 ) -> Bundle:
     """Write a bundle of nodes, or ``parts``, and values, which are in time order."""
-    with BundleWriter(
-        path,
-        name=path.stem,
-        start_ns=START_NS,
-        end_ns=START_NS + round(span_s * SECOND_NS),
-        source="made up",
-        licence="CC0-1.0",
-        synthetic=True,
-    ) as writer:
+    with writing(path, START_NS, START_NS + round(span_s * SECOND_NS)) as writer:
         for part in parts or [Component(id=node, kind="node") for node in nodes]:
             writer.add(part)
         if values:

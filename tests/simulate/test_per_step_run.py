@@ -141,16 +141,6 @@ def test_a_shorter_interval_saves_at_the_next_step():
     assert kinds(model.advance(70 * S), "committed") == [(67, "committed", "")]
 
 
-def test_a_lost_group_shows_in_the_workers():
-    model = fleet(stepping(groups=2, rejoin_s=12.0), [lost_node(5, "n1", repair_s=0)], 100)
-    before = model.version
-    model.advance(6 * S)
-    assert model.version > before
-    assert states(model) == {"g0-0": "training", "g1-0": "gone"}
-    model.advance(20 * S)
-    assert [one.incarnation for one in model.workers()] == [1, 2]
-
-
 def test_a_checkpoint_on_demand_excludes_its_current_step():
     job = stepping(groups=1, proactive_save_s=6.0, rejoin_s=1.0)
     model = fleet(job, [lost_node(45, "n0", repair_s=0)], 62)

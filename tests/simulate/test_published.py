@@ -75,17 +75,6 @@ def test_twelve_thousand_gpus_of_rsc_have_metas_ettr(rate, downtime_s, interval_
     assert monte_carlo.estimate(ettrs)[0] == pytest.approx(estimate, abs=0.02)
 
 
-def test_no_single_rate_gives_all_of_metas_mttfs():
-    """1.8 h at 16,384 GPUs and 0.23 h at 131,072 follow from RSC-1's rate, 7.9 h at 1,024 not."""
-
-    def hours(gpus):
-        return 24 / (gpus / 8 * 6.5e-3)
-
-    assert hours(16_384) == pytest.approx(1.8, abs=0.05)
-    assert hours(131_072) == pytest.approx(0.23, abs=0.01)
-    assert hours(1_024) > 3 * 7.9
-
-
 def test_the_fixed_case_is_met_exactly():
     """Steps of 250 s, a save every 4 steps (10 s), restart 10 s, failures at 600 and 1300."""
     job = plain_job(step_s=250.0, durable=Tier(save_s=10.0, restart_s=10.0, interval_s=1000.0))

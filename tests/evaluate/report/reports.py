@@ -3,7 +3,7 @@
 import numpy as np
 
 from torchloom_core.floor.clock import SECOND_NS
-from torchloom_core.lab.evaluate.arm_results import Verdicts
+from torchloom_core.lab.evaluate.arm import Verdicts
 from torchloom_core.lab.evaluate.results import (
     ArmSummary,
     BreakEven,

@@ -12,7 +12,7 @@ from torchloom_core.lab.evaluate.allreduce_results import (
     AllreduceRunResult,
     AllreduceSimulation,
 )
-from torchloom_core.lab.evaluate.arm_results import Verdicts
+from torchloom_core.lab.evaluate.arm import Verdicts
 from torchloom_core.lab.evaluate.report import page_text, tables
 from torchloom_core.lab.evaluate.report.allreduce import findings
 from torchloom_core.lab.learning.forecast_score import Interval

@@ -8,12 +8,11 @@ from rich.console import Console
 
 from tests.evaluate.report.reports import TRACE, arm, interval, results, score, simulation
 from tests.evaluate.traces import event, judge, task
-from torchloom_core.lab.evaluate.fleet_results import OverFleets
-from torchloom_core.lab.evaluate.forecasts.over_fleets import Pool, scores_over_fleets
-from torchloom_core.lab.evaluate.goodput.over_fleets import goodput_over_fleets
+from torchloom_core.lab.evaluate.forecasts.scores import Pool
+from torchloom_core.lab.evaluate.over_fleets import goodput_over_fleets, scores_over_fleets
 from torchloom_core.lab.evaluate.report import page_text, tables
 from torchloom_core.lab.evaluate.report.fleets import findings
-from torchloom_core.lab.evaluate.results import Report
+from torchloom_core.lab.evaluate.results import OverFleets, Report
 
 NAMES = ("west", "east", "<north>")
 

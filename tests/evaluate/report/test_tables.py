@@ -12,7 +12,7 @@ from tests.evaluate.report.reports import (
     results,
     simulation,
 )
-from torchloom_core.lab.evaluate.arm_results import Verdicts
+from torchloom_core.lab.evaluate.arm import Verdicts
 from torchloom_core.lab.evaluate.report import page_text, tables
 from torchloom_core.lab.evaluate.report.findings import findings, warnings
 from torchloom_core.lab.evaluate.report.wording import estimate, gain

@@ -95,6 +95,18 @@ def discover(
     return found
 
 
+@lru_cache(maxsize=1)
+def installed() -> tuple[PluginInfo, ...]:
+    """Load the installed plugins, once per process."""
+    return tuple(discover())
+
+
+def installed_policies() -> dict[str, type[Any]]:
+    """Return the installed policies that loaded, by name."""
+    found = by_name(installed(), "policy")
+    return {name: info.cls for name, info in found.items() if info.cls}
+
+
 def by_name(infos: Iterable[PluginInfo], kind: Kind) -> dict[str, PluginInfo]:
     """Return the plugins of a kind by name; of several with one name, the one that is used."""
     found: dict[str, PluginInfo] = {}

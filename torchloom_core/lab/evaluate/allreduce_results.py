@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from torchloom_core.lab.evaluate.arm_results import ArmKind, Verdicts
+from torchloom_core.lab.evaluate.arm import ArmKind, Verdicts
 from torchloom_core.lab.learning.forecast_score import Interval
 
 

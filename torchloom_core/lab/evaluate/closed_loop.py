@@ -12,7 +12,7 @@ from typing import Protocol
 from torchloom_core.config.schema import Config
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.interface.forecasting import run_predictor
-from torchloom_core.lab.evaluate.verdict_counts import VerdictCounts
+from torchloom_core.lab.evaluate.arm import VerdictCounts
 from torchloom_core.live.dispatch.policy_guard import RecordedGuard
 from torchloom_core.live.fleet.sample_table import SampleTable
 from torchloom_core.live.kernel.kernel import Kernel
@@ -25,6 +25,7 @@ from torchloom_core.wire.decisions import (
     Issue,
     Outcome,
     Output,
+    PolicyFailed,
     Verdict,
 )
 from torchloom_core.wire.events import Forecast, Input, NodeFault, PredictorFailed, Tick
@@ -98,16 +99,11 @@ class ClosedLoop:
     @property
     def quarantined(self) -> dict[str, str]:
         """Plugins that broke their contract or could not start, and why, sorted."""
-        failures = [
-            *self._plugins.failed,
-            *self._kernel.host.quarantined.values(),
-            *self._kernel.forecasts.failed.values(),
-        ]
         found = {
             failure.predictor if isinstance(failure, PredictorFailed) else failure.policy: (
                 f"{failure.rule}: {failure.detail}"
             )
-            for failure in failures
+            for failure in failures_of(self._plugins, self._kernel)
         }
         return dict(sorted(found.items()))
 
@@ -164,7 +160,8 @@ class ClosedLoop:
                 case Issue(command=command):
                     self._put(max(ts_ns, self._now_ns) + self._command_ns, command)
                 case ForecastWanted():
-                    self._put(ts_ns + self._forecast_ns, self._forecast(output))
+                    forecast = forecast_of(self._plugins, self._kernel, output, self._forecast_s)
+                    self._put(ts_ns + self._forecast_ns, forecast)
                 case Verdict():
                     self.verdicts.append((ts_ns, output))
                     self.verdict_counts.enter(output)
@@ -176,7 +173,19 @@ class ClosedLoop:
                 case _:
                     pass
 
-    def _forecast(self, request: ForecastWanted) -> Forecast | PredictorFailed:
-        name = request.predictor
-        predictor, view = self._plugins.predictors[name], self._kernel.predictor_view(name)
-        return run_predictor(request.id, name, predictor, view, lambda: self._forecast_s)
+
+def forecast_of(
+    plugins: ActivePlugins, kernel: Kernel, request: ForecastWanted, forecast_s: float
+) -> Forecast | PredictorFailed:
+    """Return the requested forecast, whose latency is ``forecast_s``."""
+    name = request.predictor
+    predictor, view = plugins.predictors[name], kernel.predictor_view(name)
+    return run_predictor(request.id, name, predictor, view, lambda: forecast_s)
+
+
+def failures_of(
+    plugins: ActivePlugins, kernel: Kernel
+) -> tuple[PolicyFailed | PredictorFailed, ...]:
+    """Return why plugins were quarantined or could not start."""
+    quarantined, failed = kernel.host.quarantined.values(), kernel.forecasts.failed.values()
+    return (*plugins.failed, *quarantined, *failed)

@@ -13,12 +13,14 @@ from msgspec.structs import replace
 from torchloom_core import __version__
 from torchloom_core.config.schema import Config
 from torchloom_core.floor.errors import ConfigError
-from torchloom_core.lab.evaluate.compatible_traces import refuse_incompatible, refuse_unmeasured
-from torchloom_core.lab.evaluate.contradictions import refuse_contradicting, warn_beyond_end
-from torchloom_core.lab.evaluate.fleet_results import OverFleets
-from torchloom_core.lab.evaluate.forecasts.over_fleets import Pool, scores_over_fleets
+from torchloom_core.lab.evaluate.contradictions import (
+    refuse_contradicting,
+    refuse_incompatible,
+    refuse_unmeasured,
+    warn_beyond_end,
+)
+from torchloom_core.lab.evaluate.forecasts.scores import Pool
 from torchloom_core.lab.evaluate.goodput.job import of_trace
-from torchloom_core.lab.evaluate.goodput.over_fleets import goodput_over_fleets
 from torchloom_core.lab.evaluate.on_trace import (
     OnTrace,
     Prepared,
@@ -26,9 +28,10 @@ from torchloom_core.lab.evaluate.on_trace import (
     prepare_replay,
     prepare_simulation,
 )
+from torchloom_core.lab.evaluate.over_fleets import over_fleets
 from torchloom_core.lab.evaluate.preflight import check_until, job_on_links
 from torchloom_core.lab.evaluate.request import EvaluationRequest, Progress, TraceRequest
-from torchloom_core.lab.evaluate.results import Report, TraceResults
+from torchloom_core.lab.evaluate.results import Report
 from torchloom_core.lab.evaluate.unmeasured import warn_missing
 from torchloom_core.lab.trace.bundle.bundle import Bundle
 from torchloom_core.lab.trace.bundle.checksums import refuse_changed
@@ -75,7 +78,7 @@ def evaluate(request: EvaluationRequest, store: Path, progress: Progress) -> Rep
     return Report(
         mode=request.mode,
         traces=found,
-        fleets=msgspec.UNSET if pool is None else _over_fleets(found, pool),
+        fleets=msgspec.UNSET if pool is None else over_fleets(found, pool),
         torchloom=__version__,
     )
 
@@ -124,12 +127,3 @@ def _named(progress: Progress, one: Prepared, traces: int) -> Progress:
     if traces == 1:
         return progress
     return lambda what, done, total: progress(f"{one.on.name}: {what}", done, total)
-
-
-def _over_fleets(found: Sequence[TraceResults], pool: Pool) -> OverFleets:
-    simulations = [one.simulation for one in found if one.simulation is not None]
-    return OverFleets(
-        traces=len(found),
-        forecasts=scores_over_fleets([one.forecasts for one in found], pool),
-        goodput=goodput_over_fleets(simulations) if simulations else msgspec.UNSET,
-    )

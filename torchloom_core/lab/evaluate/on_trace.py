@@ -5,6 +5,7 @@
 
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +16,18 @@ from torchloom_core.config.loading import DEFAULT_PATH
 from torchloom_core.config.schema import Allreduce, Config
 from torchloom_core.floor.errors import ConfigError
 from torchloom_core.interface.outlook import UNSAVED_WORK
+from torchloom_core.lab.activation.discovery import installed_policies
 from torchloom_core.lab.evaluate import allreduce, assumptions
 from torchloom_core.lab.evaluate.allreduce.run import kernel_config
-from torchloom_core.lab.evaluate.allreduce.step_metrics import METRICS
+from torchloom_core.lab.evaluate.allreduce.simulated_trainers import METRICS
 from torchloom_core.lab.evaluate.allreduce_results import AllreduceRunResult
+from torchloom_core.lab.evaluate.arm import Arm
 from torchloom_core.lab.evaluate.forecasts.external_scores import given_scores, score_given
 from torchloom_core.lab.evaluate.forecasts.labels import Task
-from torchloom_core.lab.evaluate.forecasts.over_fleets import Pool
-from torchloom_core.lab.evaluate.forecasts.scoring import Scoring, alone, scorer_of, split_ns
+from torchloom_core.lab.evaluate.forecasts.scores import Pool
+from torchloom_core.lab.evaluate.forecasts.scoring import alone, scorer_of, split_ns
 from torchloom_core.lab.evaluate.goodput import sweep
-from torchloom_core.lab.evaluate.goodput.arms import FORECAST_POLICY, Arm
+from torchloom_core.lab.evaluate.goodput.arms import FORECAST_POLICY
 from torchloom_core.lab.evaluate.goodput.candidates import (
     Forecaster,
     Selection,
@@ -34,8 +37,7 @@ from torchloom_core.lab.evaluate.goodput.candidates import (
 )
 from torchloom_core.lab.evaluate.goodput.job import reported_keys, ticking
 from torchloom_core.lab.evaluate.goodput.run import Setting
-from torchloom_core.lab.evaluate.goodput.study import first_episode, run_study
-from torchloom_core.lab.evaluate.installed import policies
+from torchloom_core.lab.evaluate.goodput.study import run_study
 from torchloom_core.lab.evaluate.open_loop import replay_policies
 from torchloom_core.lab.evaluate.preflight import (
     begin_ns,
@@ -50,7 +52,7 @@ from torchloom_core.lab.evaluate.preflight import (
 )
 from torchloom_core.lab.evaluate.request import EvaluationRequest, Progress
 from torchloom_core.lab.evaluate.results import ReplayedPolicy, RunResult, TraceResults
-from torchloom_core.lab.evaluate.run_cache import RunCache
+from torchloom_core.lab.evaluate.run_cache import Runner
 from torchloom_core.lab.learning.forecast_score import ForecastScore
 from torchloom_core.lab.learning.skill import RANDOM
 from torchloom_core.lab.trace.bundle.bundle import Bundle
@@ -87,15 +89,12 @@ class Prepared:
 
 
 def prepare_simulation(on: OnTrace, store: Path) -> Prepared:
-    """Prepare to play the arms on the fleet model, in a closed loop.
-
-    TorchloomError if the request is invalid for this trace.
-    """
+    """Prepare to play the arms on the fleet model; TorchloomError if the request is invalid."""
     request, bundle, config, selection = on.request, on.bundle, on.config, on.request.selection
     has_policies = selection.policies or (selection.config_path and config.policies)
     if selection.predictors and not has_policies:
         selection = replace(selection, policies=(FORECAST_POLICY,))
-    arms = candidates(selection, config, policies())
+    arms = candidates(selection, config, installed_policies())
     refuse_unread(selection, config, arms)
     refuse_growth(arms, config)
     source = _source(selection)
@@ -109,7 +108,7 @@ def prepare_simulation(on: OnTrace, store: Path) -> Prepared:
         from_ns=begin_ns(bundle, arms, on.until_ns),
     )
     check_days(setting, bundle, is_option=request.days is not None, until_ns=on.until_ns)
-    first_episode(setting)
+    setting.episode(0)
     if request.sweep:
         sweep.check(setting, request.sweep)
 
@@ -117,10 +116,8 @@ def prepare_simulation(on: OnTrace, store: Path) -> Prepared:
         simulation = run_study(
             setting,
             arms,
+            Runner(store, RunResult, request.workforce, partial(progress, "runs")),
             seeds=request.seeds,
-            store=RunCache(store, RunResult),
-            workforce=request.workforce,
-            progress=lambda done, total: progress("runs", done, total),
             vary_costs=request.vary_costs,
             swept=request.sweep,
         )
@@ -132,15 +129,11 @@ def prepare_simulation(on: OnTrace, store: Path) -> Prepared:
 
 
 def prepare_allreduce(on: OnTrace, job: Allreduce, store: Path) -> Prepared:
-    """Prepare to play the arms on the trace's links, in a closed loop.
-
-    TorchloomError if the request is invalid for this trace.
-    """
+    """Prepare to play the arms on the trace's links; TorchloomError if the request is invalid."""
     request, bundle, config, selection = on.request, on.bundle, on.config, on.request.selection
     refuse_fleet_options(days=request.days, swept=request.sweep)
-    found = candidates(selection, config, policies())
-    refuse_unread(selection, config, found)
-    arms = [allreduce.candidate(arm.name, arm.what, arm.policies, arm.predictors) for arm in found]
+    arms = candidates(selection, config, installed_policies())
+    refuse_unread(selection, config, arms)
     source = _source(selection)
     plugins = built([kernel_config(config, arm) for arm in arms], source)
     setting = allreduce.Setting(
@@ -148,20 +141,18 @@ def prepare_allreduce(on: OnTrace, job: Allreduce, store: Path) -> Prepared:
         config=config,
         job=job,
         config_path=source,
-        from_ns=begin_ns(bundle, found, on.until_ns),
+        from_ns=begin_ns(bundle, arms, on.until_ns),
     )
 
     def play(progress: Progress) -> TraceResults:
         simulation = allreduce.run_study(
             setting,
             arms,
+            Runner(store, AllreduceRunResult, request.workforce, partial(progress, "runs")),
             seeds=request.seeds,
-            store=RunCache(store, AllreduceRunResult),
-            workforce=request.workforce,
-            progress=lambda done, total: progress("runs", done, total),
         )
         assumed = assumptions.of_allreduce(setting, bundle, request.seeds)
-        return replace(_results(on, found, *assumed), allreduce=simulation)
+        return replace(_results(on, arms, *assumed), allreduce=simulation)
 
     measured = {*METRICS}
     missing = unmeasured(plugins, measured)
@@ -169,14 +160,11 @@ def prepare_allreduce(on: OnTrace, job: Allreduce, store: Path) -> Prepared:
 
 
 def prepare_replay(on: OnTrace, pool: Pool | None) -> Prepared:
-    """Prepare to score forecasts and proposals, in an open loop; ``pool`` collects the samples.
-
-    TorchloomError if the request is invalid for this trace.
-    """
+    """Prepare to score forecasts and proposals; TorchloomError if the request is invalid."""
     request, bundle, config, selection = on.request, on.bundle, on.config, on.request.selection
     if request.sweep:
         raise ConfigError("--sweep: need --mode simulate, was replay, which simulates no job")
-    arms = candidates(selection, config, policies())
+    arms = candidates(selection, config, installed_policies())
     source = _source(selection)
     tested = forecasters(selection, config)
     ahead_s, missing = _needs(on, arms, source, tested)
@@ -192,26 +180,17 @@ def prepare_replay(on: OnTrace, pool: Pool | None) -> Prepared:
         name: given_scores(Path(file), bundle, task, until_ns=until_ns)
         for name, file in request.scores
     }
-    scoring = Scoring(
-        until_ns=on.until_ns, false_alarms_per_node_day=request.false_alarms_per_node_day
-    )
-    scorer = scorer_of(bundle, tested, config, scoring, source=source) if tested else None
+    budget = {"false_alarms_per_node_day": request.false_alarms_per_node_day}
+    scorer = None
+    if tested:
+        scorer = scorer_of(bundle, tested, config, until_ns=on.until_ns, source=source, **budget)
 
     def play(progress: Progress) -> TraceResults:
         forecasts: list[ForecastScore] = []
         if scorer is not None:
             forecasts += scorer.scores(lambda share: progress("forecasts", share, 1.0), pool)
-        for name, divided in given.items():
-            forecasts.append(
-                score_given(
-                    name,
-                    divided,
-                    bundle,
-                    task,
-                    false_alarms_per_node_day=scoring.false_alarms_per_node_day,
-                    seed=scoring.seed,
-                )
-            )
+        for name, scores in given.items():
+            forecasts.append(score_given(name, scores, bundle, task, **budget))
         replayed: list[ReplayedPolicy] = []
         for number, (arm, from_ns) in enumerate(zip(arms, begins_ns, strict=True)):
             progress("policies", number, len(arms))

@@ -4,9 +4,8 @@ Policies get the inputs of a live run, and the arbiter weighs their proposals. A
 from a trajectory is replayed input by input, so the verdicts are those of the live kernel.
 """
 
-from collections import deque
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from msgspec.structs import replace
@@ -14,15 +13,15 @@ from msgspec.structs import replace
 from torchloom_core.config.schema import Config
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.interface.arrays import Ints
-from torchloom_core.interface.forecasting import run_predictor
 from torchloom_core.interface.needs import windows_s
 from torchloom_core.lab.activation.activation import activate
+from torchloom_core.lab.activation.discovery import installed
+from torchloom_core.lab.evaluate.arm import Arm
+from torchloom_core.lab.evaluate.closed_loop import failures_of, forecast_of
 from torchloom_core.lab.evaluate.forecasts.alarms import scored_incidents
 from torchloom_core.lab.evaluate.forecasts.backtest_forecasts import BacktestForecasts, judge
 from torchloom_core.lab.evaluate.forecasts.labels import Task
-from torchloom_core.lab.evaluate.goodput.arms import Arm
 from torchloom_core.lab.evaluate.goodput.job import ticking
-from torchloom_core.lab.evaluate.installed import installed
 from torchloom_core.lab.evaluate.results import ReplayedPolicy
 from torchloom_core.lab.trace.bundle.bundle import Bundle
 from torchloom_core.lab.trace.bundle.schema import INPUTS
@@ -39,15 +38,6 @@ from torchloom_core.wire.events import Forecast, PredictorFailed
 
 _MOMENTS = 24
 """Sample times per horizon at which alarms are scored."""
-
-
-@dataclass
-class TickOutputs:
-    """Proposals and verdicts of one tick."""
-
-    ts_ns: int
-    proposed: list[Proposed] = field(default_factory=list)
-    verdicts: list[Verdict] = field(default_factory=list)
 
 
 def replay_policies(
@@ -70,7 +60,7 @@ def replay_policies(
         own = replace(incarnation.config, policies=arm.policies, predictors=arm.predictors)
         plugins = activate(own, installed(), source)
         kernel = Kernel(own, plugins, RecordedGuard(incarnation.overruns))
-        stream = recorded_verdicts(kernel, bundle)
+        stream = recorded_outputs(kernel, bundle)
     else:
         own = replace(ticking(config), policies=arm.policies, predictors=arm.predictors)
         plugins = activate(own, installed(), source)
@@ -87,14 +77,9 @@ def replay_policies(
     statistics = _PolicyStatistics(
         bundle, kernel, own.weaver.tick_s, task, (begin_ns, bundle.manifest.end_ns)
     )
-    for outputs in stream:
-        statistics.add(outputs)
-    failures = [
-        *plugins.failed,
-        *kernel.host.quarantined.values(),
-        *kernel.forecasts.failed.values(),
-    ]
-    failed = "; ".join(f"{f.rule}: {f.detail}" for f in failures)
+    for ts_ns, outputs in stream:
+        statistics.add(ts_ns, outputs)
+    failed = "; ".join(f"{f.rule}: {f.detail}" for f in failures_of(plugins, kernel))
     silent = tuple(sorted(kernel.forecasts.silent))
     return replace(statistics.result(arm.name), what=arm.what, failed=failed, silent=silent)
 
@@ -104,15 +89,15 @@ def is_recorded(bundle: Bundle) -> bool:
     return (bundle.path / INPUTS).is_file()
 
 
-def recorded_verdicts(kernel: Kernel, bundle: Bundle) -> Iterator[TickOutputs]:
-    """Step a kernel through recorded inputs; yield the proposals and verdicts of each."""
+def recorded_outputs(kernel: Kernel, bundle: Bundle) -> Iterator[tuple[int, Sequence[Output]]]:
+    """Step a kernel through recorded inputs; yield time and outputs of each."""
     for ts_ns, message in recorded_inputs(bundle):
-        yield _tick_outputs(kernel.step(message, ts_ns), ts_ns)
+        yield ts_ns, kernel.step(message, ts_ns)
 
 
 def _open_loop(
     kernel: Kernel, plugins: ActivePlugins, feed: Feed, config: Config
-) -> Iterator[TickOutputs]:
+) -> Iterator[tuple[int, Sequence[Output]]]:
     """Feed the trace; forecasts arrive after ``forecast_s``, and commands get no acks."""
     forecast_s = config.evaluate.forecast_s
     answers: deque[tuple[int, Forecast | PredictorFailed]] = deque()
@@ -123,23 +108,9 @@ def _open_loop(
         outputs = kernel.step(message, ts_ns)
         for output in outputs:
             if isinstance(output, ForecastWanted):
-                name = output.predictor
-                view = kernel.predictor_view(name)
-                answer = run_predictor(
-                    output.id, name, plugins.predictors[name], view, lambda: forecast_s
-                )
+                answer = forecast_of(plugins, kernel, output, forecast_s)
                 answers.append((ts_ns + round(forecast_s * SECOND_NS), answer))
-        yield _tick_outputs(outputs, ts_ns)
-
-
-def _tick_outputs(outputs: Sequence[Output], ts_ns: int) -> TickOutputs:
-    found = TickOutputs(ts_ns)
-    for output in outputs:
-        if isinstance(output, Proposed):
-            found.proposed.append(output)
-        elif isinstance(output, Verdict):
-            found.verdicts.append(output)
-    return found
+        yield ts_ns, outputs
 
 
 class _PolicyStatistics:
@@ -160,20 +131,23 @@ class _PolicyStatistics:
         self._times: Ints = np.arange(span[0] + every_ns, span[1] + 1, every_ns, dtype=np.int64)
         self._alarms = np.zeros((len(self._times), len(self._watched.ids)), dtype=np.bool_)
         self._proposals = self._granted = 0
-        self._denied: dict[str, int] = {}
+        self._denied: Counter[str] = Counter()
 
-    def add(self, outputs: TickOutputs) -> None:
-        """Count the outputs of one tick."""
-        self._proposals += len(outputs.proposed)
-        for verdict in outputs.verdicts:
-            if verdict.granted:
-                self._granted += 1
-            else:
-                self._denied[verdict.rule] = self._denied.get(verdict.rule, 0) + 1
-        at = int(np.searchsorted(self._times, outputs.ts_ns))
-        for proposed in outputs.proposed:
-            if at < len(self._times):
-                self._alarms[at, self._rows(proposed.proposal.action)] = True
+    def add(self, ts_ns: int, outputs: Iterable[Output]) -> None:
+        """Count the proposals and verdicts of one tick."""
+        at = int(np.searchsorted(self._times, ts_ns))
+        for output in outputs:
+            match output:
+                case Proposed(proposal=proposal):
+                    self._proposals += 1
+                    if at < len(self._times):
+                        self._alarms[at, self._rows(proposal.action)] = True
+                case Verdict(granted=True):
+                    self._granted += 1
+                case Verdict(rule=rule):
+                    self._denied[rule] += 1
+                case _:
+                    pass
 
     def _rows(self, action: Action) -> list[int]:
         """Return the watched rows that the action raises an alarm for."""

@@ -14,6 +14,7 @@ from typing import Literal, Protocol, TypeVar
 import msgspec
 
 from torchloom_core.floor.errors import ConfigError, WorkerLost
+from torchloom_core.lab.evaluate.arm import Arm
 
 Backend = Literal["loky", "ray"]
 
@@ -36,8 +37,8 @@ class StudyTask(Protocol[_Played_co]):
         """The seed of its random draws."""
 
     @property
-    def arm_name(self) -> str:
-        """The name of its arm."""
+    def arm(self) -> Arm:
+        """Its arm."""
 
     @property
     def key(self) -> str:

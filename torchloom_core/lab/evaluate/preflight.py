@@ -13,14 +13,14 @@ from torchloom_core.floor.errors import ConfigError
 from torchloom_core.floor.suggest import nearest
 from torchloom_core.interface.needs import forecasts_read
 from torchloom_core.lab.activation.activation import activate
+from torchloom_core.lab.activation.discovery import installed
+from torchloom_core.lab.evaluate.arm import MEMBERSHIP_POLICY, Arm
 from torchloom_core.lab.evaluate.forecasts.training_trace import refuse_trained, was_fitted_on
-from torchloom_core.lab.evaluate.goodput.arms import MEMBERSHIP_POLICY, Arm
 from torchloom_core.lab.evaluate.goodput.candidates import Selection, forecasters
 from torchloom_core.lab.evaluate.goodput.episode import DAY_NS, span_ns
 from torchloom_core.lab.evaluate.goodput.job import ticking
 from torchloom_core.lab.evaluate.goodput.run import Setting
 from torchloom_core.lab.evaluate.goodput.sweep import Range
-from torchloom_core.lab.evaluate.installed import installed
 from torchloom_core.lab.evaluate.unmeasured import missing
 from torchloom_core.lab.learning.model import Model
 from torchloom_core.lab.trace.bundle.bundle import Bundle
@@ -106,10 +106,9 @@ def refuse_growth(arms: list[Arm], config: Config) -> None:
 
 
 def built(configs: Iterable[Config], source: str) -> list[ActivePlugins]:
-    """Build every arm once, so that a config error is reported before the first run.
+    """Build every arm once, so that an error is reported before the first run.
 
-    ConfigError as activation, and if a policy would stay in dry run because its model is not
-    useful.
+    ConfigError as activation, and if a policy would stay in dry run as its model is not useful.
     """
     path = Path(source)
     text = path.read_text(encoding="utf-8") if path.is_file() else ""

@@ -9,8 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from torchloom_core.lab.evaluate.allreduce_results import AllreduceSimulation
-from torchloom_core.lab.evaluate.arm_results import ArmKind, Verdicts
-from torchloom_core.lab.evaluate.fleet_results import OverFleets
+from torchloom_core.lab.evaluate.arm import ArmKind, Verdicts
 from torchloom_core.lab.learning.forecast_score import ForecastScore, Interval
 
 REPORT_VERSION = 2
@@ -209,6 +208,82 @@ class Simulation(msgspec.Struct, frozen=True, kw_only=True):
     sweep: Sweep | msgspec.UnsetType = msgspec.UNSET
     unknown_follows: dict[str, tuple[ArmSummary, ...]] = {}
     """``component`` and ``job``: the arms with failures of unknown cause assumed to follow that."""
+
+
+# --- over several traces, each of which is one fleet ---
+
+
+class PooledScore(msgspec.Struct, frozen=True, kw_only=True):
+    """One predictor over the samples and incidents of all traces, as if they were one fleet.
+
+    A large trace weighs more. ``precision`` is None without an alarm, ``recall`` without an
+    incident. Thresholds are each trace's own.
+    """
+
+    samples: int
+    positives: int
+    incidents: int
+    auprc: float
+    precision: float | None
+    recall: float | None
+    false_alarms_per_node_day: float
+
+
+class FleetScore(msgspec.Struct, frozen=True, kw_only=True):
+    """One predictor over all traces: means with equal weight for each trace.
+
+    They are over the traces that have the figure: without a failure there is no AUPRC and no
+    recall, without an alarm no precision. ``prevalence`` is over those with an AUPRC. ``versus``
+    has the difference in AUPRC to each other predictor, trace by trace; ``ahead`` and ``behind``
+    count traces.
+    """
+
+    predictor: str
+    prevalence: float
+    auprc: Interval
+    precision: Interval
+    recall: Interval
+    false_alarms_per_node_day: Interval
+    versus: dict[str, Interval]
+    pooled: PooledScore
+
+
+class FleetArm(msgspec.Struct, frozen=True, kw_only=True):
+    """One arm over all traces: means with equal weight for each trace.
+
+    ``over_reference`` has, per trace, the mean gain in goodput over the common reference;
+    ``versus_reference`` is their mean, None for the reference itself; ``versus_without`` the same
+    for an arm with policies over the same job without them. ``ahead`` and ``behind`` count traces.
+    """
+
+    name: str
+    kind: ArmKind
+    goodput: Interval
+    over_reference: tuple[float, ...]
+    versus_reference: Interval | None = None
+    versus_without: Interval | None = None
+
+
+class FleetGoodput(msgspec.Struct, frozen=True, kw_only=True):
+    """The closed loop over all traces, for the arms that were played on each.
+
+    ``reference`` is the best baseline on the mean, one for all traces, among those that need no
+    forecast and recover as the jobs do.
+    """
+
+    reference: str
+    arms: tuple[FleetArm, ...]
+
+
+class OverFleets(msgspec.Struct, frozen=True, kw_only=True):
+    """Results over all ``traces`` of a study."""
+
+    traces: int
+    forecasts: tuple[FleetScore, ...] = ()
+    goodput: FleetGoodput | msgspec.UnsetType = msgspec.UNSET
+
+
+# --- the report ---
 
 
 class TraceResults(msgspec.Struct, frozen=True, kw_only=True):

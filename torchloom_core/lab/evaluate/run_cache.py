@@ -1,11 +1,11 @@
-"""Cache finished runs on disk, so that an interrupted study resumes without repeating them."""
+"""Play the runs of a study, and cache them on disk: an interrupted study repeats none."""
 
 import hashlib
 import importlib.metadata
 import inspect
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -13,21 +13,34 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 import torchloom_core
+from torchloom_core.floor.errors import StateError
 from torchloom_core.floor.files import write_whole
 from torchloom_core.interface.api import PROJECT
-from torchloom_core.lab.evaluate.installed import installed
+from torchloom_core.lab.activation.discovery import installed
+from torchloom_core.lab.evaluate.parallel import StudyTask, Workforce
 
 Run = TypeVar("Run", bound=msgspec.Struct)
+
+Progress = Callable[[int, int], None]
+"""Called with the number of finished runs and the total."""
 
 _ALWAYS = ("numpy", "scikit-learn")
 """Distributions that affect forecasts, whatever a plugin declares."""
 
 
-class RunCache(Generic[Run]):
-    """One file per run of type ``kind``, under a hash of everything that the run depends on."""
+class Runner(Generic[Run]):
+    """Plays the runs of a study that are not cached yet, and saves them.
 
-    def __init__(self, folder: Path, kind: type[Run]) -> None:
+    Each run of type ``kind`` has a file in ``folder``, under a hash of everything that it depends
+    on. ``total`` is the expected number of runs, for the progress.
+    """
+
+    def __init__(
+        self, folder: Path, kind: type[Run], workforce: Workforce, progress: Progress
+    ) -> None:
         self._folder, self._kind = folder, kind
+        self._workforce, self._progress = workforce, progress
+        self._over = self.total = 0
 
     def find(self, key: str, arm: str) -> Run | None:
         """Return the run under the name of this arm, or None if it is missing or incomplete."""
@@ -43,6 +56,38 @@ class RunCache(Generic[Run]):
 
     def _path(self, key: str) -> Path:
         return self._folder / f"{key}.json"
+
+    def play(self, study_tasks: Sequence[StudyTask[Run]]) -> dict[tuple[str, int], Run]:
+        """Return every run by arm and seed; StateError if an input was replaced meanwhile."""
+        key = {(study_task.arm.name, study_task.seed): study_task.key for study_task in study_tasks}
+        found: dict[str, Run] = {}
+        missing: dict[str, StudyTask[Run]] = {}
+        for study_task in study_tasks:
+            name = key[study_task.arm.name, study_task.seed]
+            run = self.find(name, study_task.arm.name)
+            if run is None:
+                missing.setdefault(name, study_task)
+            else:
+                found[name] = run
+        self._done(len(study_tasks) - len(missing))
+        for study_task, run in self._workforce.play(list(missing.values())):
+            name = key[study_task.arm.name, study_task.seed]
+            if study_task.key != name:
+                raise StateError(
+                    f"{study_task.arm.name}: need a trace and models that do not change "
+                    f"during the backtest, one was replaced"
+                )
+            self.save(name, run)
+            found[name] = run
+            self._done(1)
+        return {
+            (arm, seed): msgspec.structs.replace(found[name], arm=arm)
+            for (arm, seed), name in key.items()
+        }
+
+    def _done(self, runs: int) -> None:
+        self._over += runs
+        self._progress(self._over, max(self.total, self._over))
 
 
 def key_of(parts: list[Any], predictors: Mapping[str, Mapping[str, Any]]) -> str:

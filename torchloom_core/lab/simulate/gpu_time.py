@@ -96,14 +96,14 @@ class GpuTime:
         self.waiting = Account("waiting", self.totals, start_ns)
         self.spare = Account("spare", self.totals, start_ns)
 
-    def lose(self, gpu_ns: int) -> None:
-        """Rebook useful time as lost; it may be booked as useful only later."""
-        self.totals["useful"] -= gpu_ns
-        self.totals["lost"] += gpu_ns
+    def rebook(self, gpu_ns: int, out: Bucket, into: Bucket) -> None:
+        """Move time to another bucket; it may be booked to the first one only later."""
+        self.totals[out] -= gpu_ns
+        self.totals[into] += gpu_ns
 
     def spoil(self, into_ns: int) -> None:
         """Rebook the active groups' time in the current step as lost."""
-        self.lose(into_ns * self.active.gpus)
+        self.rebook(into_ns * self.active.gpus, "useful", "lost")
         self.active.surplus_gpu_ns -= into_ns * self.active.surplus
 
     def useful_before_step(self, into_ns: int) -> UsefulTime:
@@ -116,18 +116,8 @@ class GpuTime:
 
     def roll_back(self, saved: UsefulTime) -> None:
         """Rebook useful time beyond a checkpoint as lost; settle all accounts first."""
-        self.lose(self.totals["useful"] - saved.useful)
+        self.rebook(self.totals["useful"] - saved.useful, "useful", "lost")
         self.active.surplus_gpu_ns = saved.surplus
-
-    def book_checkpoint(self, gpu_ns: int) -> None:
-        """Rebook useful time as a checkpoint; it may be booked as useful only later."""
-        self.totals["useful"] -= gpu_ns
-        self.totals["checkpoint"] += gpu_ns
-
-    def book_repair(self, gpu_ns: int) -> None:
-        """Rebook spare time as repair or inspection; it may be booked as spare only later."""
-        self.totals["spare"] -= gpu_ns
-        self.totals["repair"] += gpu_ns
 
     def settle(self, ts_ns: int) -> None:
         """Book all accounts up to ``ts_ns``."""

@@ -90,7 +90,7 @@ class NodePool:
     def _send_away(self, node: str, since_ns: int, until_ns: int) -> None:
         """Let a node return at ``until_ns``; before, it was to return at ``since_ns``."""
         self._back_ns[node] = until_ns
-        self._gpu_time.book_repair((until_ns - since_ns) * self._gpus)
+        self._gpu_time.rebook((until_ns - since_ns) * self._gpus, "spare", "repair")
         self._engine.at(until_ns, self._come_back, node)
 
     def kill(self, group: Group, rank: int, hit: Hit, node: str) -> None:
@@ -130,7 +130,7 @@ class NodePool:
     def close(self, ts_ns: int) -> None:
         """Correct the booked repair time of nodes that are away beyond the end."""
         for until_ns in self._back_ns.values():
-            self._gpu_time.book_repair((ts_ns - until_ns) * self._gpus)
+            self._gpu_time.rebook((ts_ns - until_ns) * self._gpus, "spare", "repair")
 
     # --- replacement of lost nodes ---
 

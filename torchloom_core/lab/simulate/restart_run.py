@@ -69,7 +69,7 @@ class RestartRun(PhasedRun):
         self.close(ts_ns)
         from_local = keeps_local and self._has_local
         back_to_ns = self._local_ns if from_local else self._durable_ns
-        self._gpu_time.lose((self._work_ns - back_to_ns) * self._job_gpus)
+        self._gpu_time.rebook((self._work_ns - back_to_ns) * self._job_gpus, "useful", "lost")
         self._work_ns = self._local_ns = back_to_ns
         self._next_local_ns = back_to_ns + self._local_interval_ns
         self._is_deep |= not from_local
@@ -176,7 +176,7 @@ class RestartRun(PhasedRun):
         times_ns = range(self._at_ns + cycle_ns, self._at_ns + cycles * cycle_ns + 1, cycle_ns)
         self._at_ns = times_ns[-1]
         self._work_ns += cycles * interval_ns
-        self._gpu_time.book_checkpoint(cycles * save_ns * self._job_gpus)
+        self._gpu_time.rebook(cycles * save_ns * self._job_gpus, "useful", "checkpoint")
         self._saving = kind
         self._finish_saves(times_ns)
 
@@ -210,7 +210,7 @@ class RestartRun(PhasedRun):
 
     def _close_save(self, ts_ns: int) -> None:
         """Account for a finished or interrupted checkpoint, which was booked as useful."""
-        self._gpu_time.book_checkpoint((ts_ns - self._at_ns) * self._job_gpus)
+        self._gpu_time.rebook((ts_ns - self._at_ns) * self._job_gpus, "useful", "checkpoint")
         self._at_ns = ts_ns
 
     def close(self, ts_ns: int) -> None:

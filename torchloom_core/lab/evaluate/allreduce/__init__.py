@@ -1,7 +1,6 @@
 """Play arms on a bandwidth trace, for runs whose step time depends on the network."""
 
-from torchloom_core.lab.evaluate.allreduce.arms import candidate
 from torchloom_core.lab.evaluate.allreduce.run import Setting
 from torchloom_core.lab.evaluate.allreduce.study import run_study
 
-__all__ = ["Setting", "candidate", "run_study"]
+__all__ = ["Setting", "run_study"]

@@ -13,15 +13,14 @@ from msgspec.structs import replace
 from torchloom_core.config.schema import Allreduce, Config
 from torchloom_core.floor.errors import ConfigError
 from torchloom_core.lab.activation.activation import activate
-from torchloom_core.lab.evaluate.allreduce.arms import Arm
+from torchloom_core.lab.activation.discovery import installed
 from torchloom_core.lab.evaluate.allreduce.simulated_trainers import SimulatedTrainers
-from torchloom_core.lab.evaluate.allreduce.workload import workload_of
 from torchloom_core.lab.evaluate.allreduce_results import AllreduceRunResult
+from torchloom_core.lab.evaluate.arm import Arm
 from torchloom_core.lab.evaluate.closed_loop import ClosedLoop
 from torchloom_core.lab.evaluate.goodput.episode import opened, rng
-from torchloom_core.lab.evaluate.installed import installed
 from torchloom_core.lab.evaluate.run_cache import key_of
-from torchloom_core.lab.simulate.allreduce_run import AllreduceRun, Step
+from torchloom_core.lab.simulate.allreduce_run import AllreduceRun, Mode, Step, Workload
 from torchloom_core.lab.simulate.links import Links, links_of
 from torchloom_core.lab.trace.bundle.bundle import Look, look_of
 
@@ -62,7 +61,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
 @lru_cache(maxsize=4)
 def _links(path: Path, _look: Look, from_ns: int | None) -> Links:
-    return links_of(opened(path)[0], from_ns)
+    return links_of(opened(path), from_ns)
 
 
 def goal_of(setting: Setting) -> Goal:
@@ -132,16 +131,11 @@ class StudyTask(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
 
     @property
-    def arm_name(self) -> str:
-        """The name of the arm."""
-        return self.arm.name
-
-    @property
     def key(self) -> str:
         """The hash of trace, job, goal, safety limits, arm, seed, models and code."""
         setting, config = self.setting, self.setting.config
         parts = [
-            opened(Path(setting.trace))[0].digest(),
+            opened(Path(setting.trace)).digest(),
             [config.run, config.weaver, config.costs, config.arbiter, config.guard],
             [config.evaluate.command_s, config.evaluate.forecast_s],
             [setting.job, setting.from_ns, self.goal],
@@ -203,3 +197,46 @@ def kernel_config(config: Config, arm: Arm) -> Config:
     """Return the kernel's config for an arm: the live one, with the arm's plugins."""
     weaver = replace(config.weaver, show=())
     return replace(config, weaver=weaver, policies=arm.policies, predictors=arm.predictors)
+
+
+_TOPK_SHARE = 0.01
+"""Default share of values that a CompressedProcessGroup sends with top-k."""
+
+SENT: dict[str, Callable[[int], float]] = {
+    "none": lambda ranks: 1.0,
+    "bf16": lambda ranks: 0.5,
+    "fp16": lambda ranks: 0.501,
+    "int8": lambda ranks: 0.254,
+    # An allgather: (n - 1) 6 share N bytes, where none sends 2 (n - 1)/n 4 N.
+    "topk": lambda ranks: 0.75 * _TOPK_SHARE * ranks,
+}
+"""Mode to the bytes that a rank sends of a float32 gradient, relative to ``none``, as a function of
+the number of ranks; see docs/compression.md."""
+
+
+def ring_bytes(payload_bytes: float, ranks: int) -> float:
+    """Return the bytes that each rank of a ring sends to reduce a payload."""
+    return 2.0 * (ranks - 1) / ranks * payload_bytes
+
+
+def workload_of(job: Allreduce, ranks: int, *, noise: bool = True) -> Workload:
+    """Return the workload for a ring of ``ranks``, with ``2 (ranks - 1)`` hops."""
+    plain = ring_bytes(job.gradient_bytes, ranks)
+    modes = {
+        name: Mode(
+            sent_bytes=plain * (SENT[name](ranks) if mode.sent is None else mode.sent),
+            compress_s=mode.compress_s,
+            quality=mode.quality,
+            link_use=mode.link_use,
+        )
+        for name, mode in job.modes.items()
+    }
+    return Workload(
+        ranks=ranks,
+        compute_s=job.compute_s,
+        overlap=job.overlap,
+        latency_s=2 * (ranks - 1) * job.latency_s,
+        noise=job.noise if noise else 0.0,
+        gradient_bytes=job.gradient_bytes,
+        modes=modes,
+    )

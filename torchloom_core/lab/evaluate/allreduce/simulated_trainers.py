@@ -5,8 +5,9 @@ change ``compression`` by a fenced change as in docs/fence.md: once all trainers
 at the quorum of a step, they apply it with that step. Their links can be probed.
 """
 
+import math
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -14,9 +15,8 @@ import numpy as np
 from torchloom_core.config.schema import Allreduce
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.interface.arrays import Floats, Ints
-from torchloom_core.lab.evaluate.allreduce.step_metrics import METRICS, measured_of
 from torchloom_core.lab.evaluate.closed_loop import WorkerMessage
-from torchloom_core.lab.simulate.allreduce_run import AllreduceRun, Step
+from torchloom_core.lab.simulate.allreduce_run import AllreduceRun, Step, Workload
 from torchloom_core.lab.simulate.event_queue import NEVER_NS
 from torchloom_core.lab.simulate.links import Links, probe_link
 from torchloom_core.live.fleet.sample_table import SampleTable
@@ -40,6 +40,42 @@ class _Offer(NamedTuple):
     command: Command
     number: int
     mode: str
+
+
+def _wire_s(step: Step) -> Floats:
+    """Return ``(ranks,)``: the least is the transfer, as the others wait for the slowest rank."""
+    wire_s: Floats = step.hidden_s + step.exposed_s + (step.own_s.max() - step.own_s)
+    return wire_s
+
+
+def _loss(step: Step) -> float:
+    """Return a synthetic loss that falls with progress, for a guard to watch."""
+    return (1.5 + 3.0 / math.sqrt(1.0 + step.progress / 100.0)) * step.luck
+
+
+_COLUMNS: dict[str, Callable[[Step, Workload], Floats | float]] = {
+    "bucket_0_bytes": lambda step, load: load.modes[step.mode].sent_bytes,
+    "bucket_0_compress_s": lambda step, load: step.compress_s,
+    "bucket_0_wire_s": lambda step, load: _wire_s(step),
+    "compress_s": lambda step, load: step.compress_s,
+    "compute_s": lambda step, load: step.own_s,
+    "gradient_bytes": lambda step, load: load.gradient_bytes,
+    "loss": lambda step, load: _loss(step),
+    "overlap_s": lambda step, load: step.hidden_s,
+    "reductions": lambda step, load: 1.0,
+    "sent_bytes": lambda step, load: load.modes[step.mode].sent_bytes,
+    "step_time_s": lambda step, load: step.end_s - step.begin_s,
+    "wait_s": lambda step, load: step.end_s - step.begin_s - step.own_s,
+    "wire_s": lambda step, load: _wire_s(step),
+}
+METRICS = tuple(_COLUMNS)
+"""The metrics of a simulated step, under the names that ranks with torchft report."""
+
+
+def _measured(step: Step, load: Workload) -> Floats:
+    """Return ``(ranks, metrics)`` of a step."""
+    ranks = len(step.own_s)
+    return np.column_stack([np.broadcast_to(of(step, load), ranks) for of in _COLUMNS.values()])
 
 
 class SimulatedTrainers:
@@ -105,7 +141,7 @@ class SimulatedTrainers:
         sent_ns = self._first_ns + beats * self._heartbeat_ns
         newest = [bisect_right(self._done_ns, at_ns) - 1 for at_ns in sent_ns.tolist()]
         load = self._run.workload
-        measured = {i: measured_of(self._done[i], load) for i in {*newest} - {-1}}
+        measured = {i: _measured(self._done[i], load) for i in {*newest} - {-1}}
         values: Floats = np.full((len(newest), len(METRICS)), np.nan)
         steps: Ints = np.full(len(newest), _NO_STEP, dtype=np.int64)
         for row, index in enumerate(newest):
@@ -115,7 +151,8 @@ class SimulatedTrainers:
                 values[row] = measured[index][row]
                 self._reported[row] = steps[row]
         last_ns = self._done_ns[-1] if self._done_ns else self._links.start_ns
-        self._forget(min(newest))
+        if (reported := min(newest)) > 0:  # no worker needs the steps before it again
+            del self._done[:reported], self._done_ns[:reported]
         return SampleTable(
             workers=self._links.workers,
             metrics=METRICS,
@@ -180,11 +217,6 @@ class SimulatedTrainers:
             return []
         self._offers.clear()
         return offers
-
-    def _forget(self, before: int) -> None:
-        """Drop steps that every worker has reported."""
-        if before > 0:
-            del self._done[:before], self._done_ns[:before]
 
     def _ns(self, since_start_s: float) -> int:
         return self._links.start_ns + round(since_start_s * SECOND_NS)

@@ -4,22 +4,21 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
-import numpy as np
 from msgspec.structs import replace
 
-from torchloom_core.lab.evaluate.allreduce.arms import ORACLE, Arm, arms_of
+from torchloom_core.config.schema import Allreduce
 from torchloom_core.lab.evaluate.allreduce.run import Setting, StudyTask, goal_of
 from torchloom_core.lab.evaluate.allreduce_results import (
     AllreduceArm,
     AllreduceRunResult,
     AllreduceSimulation,
 )
-from torchloom_core.lab.evaluate.goodput.compare import interval
-from torchloom_core.lab.evaluate.parallel import Workforce
-from torchloom_core.lab.evaluate.run_cache import RunCache
-from torchloom_core.lab.evaluate.runner import Progress, Runner
-from torchloom_core.lab.evaluate.verdict_counts import mean_verdicts
+from torchloom_core.lab.evaluate.arm import Arm, mean_verdicts
+from torchloom_core.lab.evaluate.goodput.compare import interval, mean, paired, share_of_gain
+from torchloom_core.lab.evaluate.run_cache import Runner
 from torchloom_core.lab.learning.forecast_score import Interval
+
+ORACLE = "oracle"
 
 Runs = Mapping[str, Sequence[AllreduceRunResult]]
 """Arm to its runs, in the common order of seeds."""
@@ -31,20 +30,19 @@ _MOST_POINTS = 2000
 def run_study(
     setting: Setting,
     candidates: Sequence[Arm],
+    runner: Runner[AllreduceRunResult],
     *,
     seeds: int,
-    store: RunCache[AllreduceRunResult],
-    workforce: Workforce,
-    progress: Progress,
 ) -> AllreduceSimulation:
     """Play all arms and compare them.
 
     ConfigError if an arm's config is wrong, or the trace too short; TraceError if the trace has
     invalid or too few links.
     """
-    arms = arms_of(setting.job, candidates)
+    arms = [*_built_in(setting.job), *candidates]
     goal, links = goal_of(setting), setting.links
-    played = Runner(store, workforce, len(arms) * seeds, progress).play(
+    runner.total = len(arms) * seeds
+    played = runner.play(
         [
             StudyTask(setting=setting, goal=goal, arm=arm, seed=seed)
             for arm in arms
@@ -68,6 +66,16 @@ def run_study(
     )
 
 
+def _built_in(job: Allreduce) -> list[Arm]:
+    """Return the static modes of the config, and the oracle."""
+    static = [
+        Arm(name=f"static {mode}", kind="baseline", what=f"mode {mode} all the time", mode=mode)
+        for mode in job.modes
+    ]
+    what = "each step in the mode with the most progress per second, at no cost"
+    return [*static, Arm(name=ORACLE, kind="oracle", what=what)]
+
+
 def reference_of(arms: Iterable[Arm], runs: Runs) -> str:
     """Return the static mode with the most progress per hour, on the mean over seeds."""
     static = [arm.name for arm in arms if arm.mode]
@@ -79,13 +87,12 @@ def speedup(
 ) -> Interval:
     """Return the ratio to the reference in progress per hour, paired by seed."""
     pairs = zip(runs, reference, strict=True)
-    ratios = [ours.progress_per_h / its.progress_per_h for ours, its in pairs]
-    ahead, behind = sum(ratio > 1 for ratio in ratios), sum(ratio < 1 for ratio in ratios)
-    return replace(interval(ratios), ahead=ahead, behind=behind)
+    return paired((ours.progress_per_h / its.progress_per_h for ours, its in pairs), equal=1.0)
 
 
 def _summary(arm: Arm, runs: Runs, reference: str) -> AllreduceArm:
     own = runs[arm.name]
+    to_oracle = share_of_gain(_rate(own), _rate(runs[ORACLE]), _rate(runs[reference]))
     times_s = [run.time_s for run in own if run.time_s is not None]
     return AllreduceArm(
         name=arm.name,
@@ -94,29 +101,19 @@ def _summary(arm: Arm, runs: Runs, reference: str) -> AllreduceArm:
         time_s=interval(times_s) if len(times_s) == len(own) else None,
         progress_per_h=interval(run.progress_per_h for run in own),
         speedup=None if arm.name == reference else speedup(own, runs[reference]),
-        to_oracle=_share_of_oracle(own, runs, reference) if arm.kind == "candidate" else None,
-        in_mode={mode: _mean(run.in_mode[mode] for run in own) for mode in own[0].in_mode},
-        switches=_mean(run.switches for run in own),
-        steps=_mean(run.steps for run in own),
-        decisions=_mean(run.decisions for run in own),
+        to_oracle=to_oracle if arm.kind == "candidate" else None,
+        in_mode={mode: mean(run.in_mode[mode] for run in own) for mode in own[0].in_mode},
+        switches=mean(run.switches for run in own),
+        steps=mean(run.steps for run in own),
+        decisions=mean(run.decisions for run in own),
         operations=mean_verdicts([run.operations for run in own]),
         quarantined={name: why for run in own for name, why in run.quarantined.items()},
         silent=dict(sorted(Counter(name for run in own for name in run.silent).items())),
     )
 
 
-def _share_of_oracle(own: Sequence[AllreduceRunResult], runs: Runs, reference: str) -> float | None:
-    """Return the share of the oracle's gain over the reference; None if it has none."""
-    most = _rate(runs[ORACLE]) - _rate(runs[reference])
-    return (_rate(own) - _rate(runs[reference])) / most if most > 0 else None
-
-
 def _rate(runs: Sequence[AllreduceRunResult]) -> float:
-    return _mean(run.progress_per_h for run in runs)
-
-
-def _mean(values: Iterable[float]) -> float:
-    return float(np.mean(np.fromiter(values, np.float64)))
+    return mean(run.progress_per_h for run in runs)
 
 
 def _without_curve(run: AllreduceRunResult) -> AllreduceRunResult:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -53,33 +54,9 @@ class BacktestForecasts:
         return replace(self, score=score)
 
 
-def backtest_forecasts(
-    bundle: Bundle,
-    predictor: Predictor,
-    *,
-    tick_s: float,
-    repair_s: float,
-    start_ns: int | None = None,
-    end_ns: int | None = None,
-    costs: Costs | None = None,
-    progress: Progress | None = None,
-    shows: Callable[[Event], bool] = lambda _: True,
-) -> BacktestForecasts:
-    """Return the predictor's forecasts, each from data that was available at its time.
-
-    As :func:`backtest_forecasts_of_all`, but raises the errors that it returns.
-    """
-    (forecasts,) = backtest_forecasts_of_all(
-        bundle,
-        [predictor],
-        tick_s=tick_s,
-        repair_s=repair_s,
-        start_ns=start_ns,
-        end_ns=end_ns,
-        costs=costs,
-        progress=progress,
-        shows=shows,
-    )
+def backtest_forecasts(bundle: Bundle, predictor: Predictor, **options: Any) -> BacktestForecasts:
+    """Return a predictor's forecasts, as :func:`backtest_forecasts_of_all`, or raise its error."""
+    (forecasts,) = backtest_forecasts_of_all(bundle, [predictor], **options)
     if isinstance(forecasts, PluginError):
         raise forecasts
     return forecasts
@@ -194,10 +171,7 @@ class ForecastCollector:
 
 
 def _forecast_of(predictor: Predictor, view: FleetView) -> Floats:
-    """Return ``(workers,)`` probabilities, NaN without a forecast.
-
-    A third-party predictor gets a copy of the view, so that it cannot alter what others see.
-    """
+    """Return ``(workers,)`` probabilities; a third party's predictor cannot alter the view."""
     own_view = view if is_ours(predictor) else view.twin()
     answer = call_predictor(predictor.name, predictor, own_view, reasons=False)
     if isinstance(answer, PredictorFailed):

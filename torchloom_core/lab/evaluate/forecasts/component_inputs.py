@@ -23,19 +23,15 @@ AGES = (1 / 32, 1 / 16, *(eighths / 8 for eighths in range(1, 7)))
 _AROUND_NS, _DATES = 20 * 365 * 86_400 * SECOND_NS, 0.99
 """A date is this near to the trace; a column of dates has this share of them."""
 _UNITS_NS = (1e9, 1e6, 1e3, 1.0)
+DAY_NS = 86_400 * SECOND_NS
+"""Failures less than this apart may be one incident."""
 
 
 class History(NamedTuple):
-    """When components were there, and when they failed; all ``(components,)``.
+    """When components were there, and when they failed; all ``(components,)``, NaN without one.
 
-    Attributes
-    ----------
-    began_ns, ended_ns, failed_ns : float64
-        First and last time, and first failure; NaN without one.
-    early, late : float64
-        Number of failures in the first half of the trace, and in the second.
-    ended, failed : bool
-        Whether it was absent for a horizon at the end of the trace; whether it failed at any time.
+    ``early`` and ``late`` count failures in the two halves of the trace. One has ``ended`` if it
+    was absent for a horizon at the end of the trace, and ``failed`` if it did so at any time.
     """
 
     began_ns: Floats
@@ -50,17 +46,11 @@ class History(NamedTuple):
 class Column(NamedTuple):
     """One input of each component.
 
-    Attributes
-    ----------
-    looks : sequence of (str, float, (components,) float64)
-        A phrase, an age in ns and values up to that age, which are compared with later ends. The
-        age of a first or constant value is -inf.
-    cells : sequence of object
-        First or constant values; components with the same one are a group, NaN is none.
-    came_ns : (components,) float64
-        Time of the first value, -inf if it is constant, NaN without one.
-    beyond : float
-        Share of values that are dates later than their row; 0 if others are not dates.
+    ``looks`` has phrases, ages in ns and values up to that age, ``(components,)``, which are
+    compared with later ends. The age of a first or constant value is -inf. Components with the same
+    one, in ``cells``, are a group; NaN is none. ``came_ns`` is the time of the first value, -inf if
+    it is constant, NaN without one. ``beyond`` is the share of values that are dates later than
+    their row; 0 if others are not dates.
     """
 
     name: str
@@ -84,21 +74,12 @@ class Turns(NamedTuple):
 class Seen(NamedTuple):
     """What the telemetry of some components has, NaN where there is nothing.
 
-    Attributes
-    ----------
-    began_ns, ended_ns : (components,) float64
-        Times of the first and last row.
-    first, first_ns : (components, metrics) float64
-        First value of each metric, and its time.
-    means : (ages, components, metrics) float64
-        Mean of the values after the first row, between one of ``AGES`` and the next.
-    ages_ns : (ages,) float64
-    counts : (3, metrics) float64
-        Number of values, of dates, and of dates later than their row.
-    turns : Turns
-        Of these components.
-    returned, returned_ns : (turns, metrics) float64
-        First value of each metric in each turn, and its time.
+    ``began_ns`` and ``ended_ns``, ``(components,)``, are the times of the first and last row, and
+    ``first``, ``(components, metrics)``, the first value of each metric. ``means``, ``(ages,
+    components, metrics)``, are those of the values after the first row, between one of ``AGES`` and
+    the next. ``counts``, ``(3, metrics)``, has the numbers of values, of dates, and of dates later
+    than their row. ``returned``, ``(turns, metrics)``, is the first value of each metric in each
+    turn.
     """
 
     began_ns: Floats
@@ -248,6 +229,27 @@ def listed_history(
     np.fmin.at(ended_ns, found.row, found.start_ns.astype(np.float64))
     single = [(row,) for row in range(size)]
     return history_of(bundle, task, found, single, np.fmax(began_ns, listed), ended_ns)
+
+
+def share_of_others(group: Ints, failed_ns: Floats) -> Floats:
+    """Return the share of failed components among the others of each group, NaN without others.
+
+    Both are ``(components,)``: the number of its group, and the time of its first failure, NaN
+    without one. Components that failed within a day of each other, such as a rack that lost power,
+    do not count for each other.
+    """
+    failed = ~np.isnan(failed_ns)
+    order = np.lexsort((failed_ns, group))
+    order = order[failed[order]]
+    together = np.zeros(len(group))
+    for own in np.split(order, np.flatnonzero(np.diff(group[order])) + 1):
+        last = np.searchsorted(failed_ns[own], failed_ns[own] + DAY_NS, side="right")
+        together[own] = last - np.searchsorted(failed_ns[own], failed_ns[own] - DAY_NS) - 1
+    members = np.bincount(group)[group] - 1.0 - together
+    failures = np.bincount(group, failed)[group] - failed - together
+    share: Floats = np.full(len(group), np.nan)
+    np.divide(failures, members, out=share, where=members > 0)
+    return share
 
 
 def attribute(bundle: Bundle, name: str, history: History) -> Column:

@@ -28,7 +28,7 @@ from torchloom_core.lab.evaluate.forecasts.backtest_forecasts import (
 from torchloom_core.lab.evaluate.forecasts.labels import Task
 from torchloom_core.lab.evaluate.forecasts.scores import score
 from torchloom_core.lab.learning.forecast_score import FUTURE_FEATURE, ForecastScore
-from torchloom_core.lab.learning.skill import with_verdict
+from torchloom_core.lab.learning.skill import RANDOM, with_verdict
 from torchloom_core.lab.trace.bundle.bundle import Bundle
 from torchloom_core.lab.trace.feed.watched import Watched, watch
 
@@ -40,11 +40,11 @@ _MAX_CELLS = 100_000_000
 
 @dataclass(frozen=True, eq=False)
 class GivenScores:
-    """A validated table of forecasts; all are ``(rows,)``.
+    """A validated table of forecasts; all arrays are ``(rows,)``.
 
     ``component`` is the row of the watched component, ``line`` that in the file. A higher ``score``
-    is likelier, and need not be a probability. ``alarm`` and ``test``, the rows for scoring, are
-    there if the file has the columns ``alarm`` and ``part``.
+    is likelier, and need not be a probability. ``alarm`` is there if the file has the column.
+    ``test`` rows are scored, and the threshold is set on ``train`` rows, which ``split`` describes.
     """
 
     path: Path
@@ -53,23 +53,12 @@ class GivenScores:
     line: Ints
     score: Floats
     alarm: Bools | None
-    test: Bools | None
-
-
-@dataclass(frozen=True, eq=False)
-class DividedScores:
-    """External forecasts, ``(rows,)``, divided into those for the threshold and those to score.
-
-    ``split`` describes the rows for the threshold.
-    """
-
-    given: GivenScores
     train: Bools
     test: Bools
     split: str
 
 
-def read_given(path: Path, watched: Watched) -> GivenScores:
+def _read(path: Path, watched: Watched, task: Task, until_ns: int) -> GivenScores:
     """Read a Parquet or CSV file of forecasts.
 
     Columns ``t`` (ns since the epoch, or ISO 8601, UTC), ``component`` and ``score``; optional are
@@ -111,14 +100,18 @@ def read_given(path: Path, watched: Watched) -> GivenScores:
     again = np.zeros(len(order), dtype=np.bool_)
     again[order[1:]] = (np.diff(t_ns[order]) == 0) & (np.diff(component[order]) == 0)
     rows.refuse(again, "need one score per component and time", "t")
+    alarm = rows.choice("alarm", {"0": False, "1": True, "False": False, "True": True})
+    part = rows.choice("part", {"train": False, "test": True})
     return GivenScores(
         path=path,
         t_ns=t_ns,
         component=component,
         line=rows.line,
         score=values,
-        alarm=rows.choice("alarm", {"0": False, "1": True, "False": False, "True": True}),
-        test=rows.choice("part", {"train": False, "test": True}),
+        alarm=alarm,
+        train=t_ns <= until_ns - task.horizon_ns if part is None else ~part,
+        test=t_ns >= until_ns if part is None else part,
+        split="before" if part is None else "the training rows, before",
     )
 
 
@@ -181,7 +174,7 @@ class _Rows:
         return texts.map(meaning).to_numpy(np.bool_)
 
 
-def given_scores(path: Path, bundle: Bundle, task: Task, *, until_ns: int) -> DividedScores:
+def given_scores(path: Path, bundle: Bundle, task: Task, *, until_ns: int) -> GivenScores:
     """Read a file of forecasts; score its ``test`` rows, or those from ``until_ns`` on.
 
     The threshold is set on the ``train`` rows, or on those at least a horizon before ``until_ns``,
@@ -189,14 +182,10 @@ def given_scores(path: Path, bundle: Bundle, task: Task, *, until_ns: int) -> Di
     the threshold or for scoring; LeakError if its training rows leak into its test rows.
     """
     watched = watch(bundle)
-    given = read_given(path, watched)
-    test = given.t_ns >= until_ns
-    train = given.t_ns <= until_ns - task.horizon_ns
-    split = "before"
-    if given.test is not None:
-        test, train = given.test, ~given.test
-        split = "the training rows, before"
-        _refuse_split(given, train, test, task.horizon_ns)
+    given = _read(path, watched, task, until_ns)
+    test, train = given.test, given.train
+    if given.split != "before":
+        _refuse_split(given, task.horizon_ns)
     if not test.any():
         raise TraceError(f"{path}: need rows to score, was none from {moment_text(until_ns)} on")
     if given.alarm is None and not train.any():
@@ -210,40 +199,37 @@ def given_scores(path: Path, bundle: Bundle, task: Task, *, until_ns: int) -> Di
                 f"{path}: need the same times t for all components, was {moments} different "
                 f"times for {len(watched.ids)} components"
             )
-    return DividedScores(given, train, test, split)
+    return given
 
 
 def score_given(
     name: str,
-    divided: DividedScores,
+    given: GivenScores,
     bundle: Bundle,
     task: Task,
     *,
     false_alarms_per_node_day: float,
-    seed: int = 0,
 ) -> ForecastScore:
-    """Score divided external forecasts."""
-    given, test, train = divided.given, divided.test, divided.train
-    cut_ns = int(given.t_ns[test].min())
-    judged, alarms = _judged(given, test, bundle, task, bundle.manifest.end_ns)
+    """Score external forecasts."""
+    cut_ns = int(given.t_ns[given.test].min())
+    judged, alarms = _judged(given, given.test, bundle, task, bundle.manifest.end_ns)
     allowed: float | UnsetType = UNSET
     if alarms is None:
-        earlier, _ = _judged(given, train, bundle, task, cut_ns)
+        earlier, _ = _judged(given, given.train, bundle, task, cut_ns)
         allowed = false_alarms_per_node_day
         threshold = threshold_for(earlier, allowed)
-        source = f"{divided.split} {day_text(bundle, cut_ns)}"
+        source = f"{given.split} {day_text(bundle, cut_ns)}"
         alarms = judged.alarms(threshold)
     else:
         alarmed = judged.score[alarms]
         threshold = float(alarmed.min()) if len(alarmed) else float(np.nanmax(judged.score))
         source = "given with the alarms"
-    noise = random_scores(judged.score.shape, seed)
     scored = score(
         judged,
         predictor=name,
         threshold=threshold,
         threshold_from=source,
-        others={"random": noise},
+        others={RANDOM: random_scores(judged.score.shape, seed=0)},
         alarms=alarms,
         allowed_per_node_day=allowed,
         flags=flags_of(judged, alarms),
@@ -251,12 +237,13 @@ def score_given(
     return with_verdict(scored)
 
 
-def _refuse_split(given: GivenScores, train: Bools, test: Bools, horizon_ns: int) -> None:
+def _refuse_split(given: GivenScores, horizon_ns: int) -> None:
     """Raise LeakError if the test rows are not at least a horizon after the training rows.
 
     ``random_split`` if a component has a test row before a training row, ``machine_split`` if only
     other components do, ``no_embargo`` if the horizon of training rows overlaps the test time.
     """
+    train, test = given.train, given.test
     if not train.any() or not test.any():
         return
     newest = np.full(given.component.max() + 1, np.iinfo(np.int64).min)
@@ -292,8 +279,7 @@ def _judged(
 ) -> tuple[Judged, Bools | None]:
     """Return the selected rows with their outcomes, and their alarms.
 
-    Components without a row are not scored; the others are scored at every time, without a score
-    where there is no row.
+    Components without a row are not scored; the others are at every time, if without a score.
     """
     watched = watch(bundle)
     times_ns, at = np.unique(given.t_ns[rows], return_inverse=True)

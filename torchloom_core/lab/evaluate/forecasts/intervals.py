@@ -20,10 +20,7 @@ _FEWEST = 5
 
 
 def exact_rate(count: int, exposure: float) -> Interval:
-    """Return the rate of a Poisson process, with its exact interval.
-
-    Without exposure it is 0, without an interval.
-    """
+    """Return the rate of a Poisson process, with its exact interval; 0 without exposure."""
     if exposure <= 0:
         return Interval(value=0.0, method="no component was watched")
     low, high = poisson_between(count)
@@ -176,15 +173,14 @@ class Clusters:
         measures: a general approach", Statistics in Medicine 27, 2008. It accounts for
         their correlation.
         """
-        of_one, of_other = _Sides.of(self.share(one)), _Sides.of(self.share(other))
-        correlation, value = (
-            self._correlation(one.influence, other.influence),
-            one.value - other.value,
-        )
+        down, up = _sides(self.share(one))
+        other_down, other_up = _sides(self.share(other))
+        correlation = self._correlation(one.influence, other.influence)
+        value = one.value - other.value
         return Interval(
             value=value,
-            low=value - _reach(of_one.down, of_other.down, of_other.up, correlation),
-            high=value + _reach(of_one.up, of_other.up, of_other.down, correlation),
+            low=value - _reach(down, other_down, other_up, correlation),
+            high=value + _reach(up, other_up, other_down, correlation),
             method=self.text,
         )
 
@@ -218,18 +214,11 @@ class _Variance(NamedTuple):
         return cls(total * clusters / few, min(freedom, few))
 
 
-@dataclass(frozen=True)
-class _Sides:
-    """Distances of an interval's ends from its value."""
-
-    down: float
-    up: float
-
-    @classmethod
-    def of(cls, interval: Interval) -> "_Sides":
-        assert interval.low is not None
-        assert interval.high is not None
-        return cls(interval.value - interval.low, interval.high - interval.value)
+def _sides(interval: Interval) -> tuple[float, float]:
+    """Return the distances of the lower and the upper end of an interval from its value."""
+    assert interval.low is not None
+    assert interval.high is not None
+    return interval.value - interval.low, interval.high - interval.value
 
 
 def _reach(own: float, same: float, opposite: float, correlation: float) -> float:

@@ -20,6 +20,7 @@ from torchloom_core.lab.trace.feed.watched import Watched
 
 PREVENTS = ("drain", "migrate")
 """Actions that hide whether the component would have failed."""
+_FIRST_NS, _LAST_NS = -(2**63), 2**63 - 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +119,13 @@ def incidents(
     """Return the incidents as known at ``known_until_ns``."""
     merge_ns = round(task.merge_s * SECOND_NS)
     merged: list[_Span] = []
-    for span in sorted(_spans(events, watched, task, known_until_ns)):
+    spans = (
+        span
+        for event in events
+        if task.counts(event)
+        for span in _spans(event, watched, task.end_ns(event), known_until_ns)
+    )
+    for span in sorted(spans):
         last = merged[-1] if merged else None
         if last and last.row == span.row and span.from_ns < last.until_ns + merge_ns:
             until_ns = max(last.until_ns, span.until_ns)
@@ -129,16 +136,6 @@ def incidents(
     merged.sort(key=lambda span: (span.from_ns, span.row))
     table = np.array(merged, dtype=np.int64).reshape(-1, 4)
     return Incidents(table[:, 0], table[:, 1], table[:, 2], table[:, 3])
-
-
-def _spans(
-    events: Iterable[Event], watched: Watched, task: Task, known_until_ns: int
-) -> Iterator[_Span]:
-    for event in events:
-        if task.counts(event) and event.t_avail <= known_until_ns:
-            certain = event.label == "certain"
-            for row in watched.rows_of(event.component):
-                yield _Span(row, event.t_event, task.end_ns(event), certain)
 
 
 def outcomes(
@@ -166,8 +163,9 @@ def outcomes(
     """
     grid = _Grid(times_ns, len(watched.ids))
     found = incidents(events, watched, task, known_until_ns=known_until_ns)
+    row_of = {name: row for row, name in enumerate(watched.ids)}
     presence = [
-        (row, part.from_ns, part.until_ns) for part in topology for row in _own(part, watched)
+        (row_of[part.id], part.from_ns, part.until_ns) for part in topology if part.id in row_of
     ]
     silent = [_Span(*silence) for silence in silences]
     end_ns = min(span[1], known_until_ns)
@@ -175,16 +173,37 @@ def outcomes(
         grid.put(found.row, found.start_ns, found.end_ns, found.certain)
     else:
         gone = [(row, until_ns) for row, _, until_ns in presence if until_ns is not None]
-        drained = list(_drains(actions, watched, task, known_until_ns))
-        outages = list(_outages(events, watched, task, known_until_ns))
+        drained = [
+            stay
+            for action in actions
+            if action.kind in PREVENTS
+            for stay in _spans(
+                action,
+                watched,
+                max(action.t_end or 0, action.t_event + task.horizon_ns),
+                known_until_ns,
+            )
+        ]
+        outages = [
+            outage
+            for event in events
+            if event.fatal or task.counts(event)
+            for outage in _spans(event, watched, task.end_ns(event), known_until_ns)
+        ]
         last = [silence for silence in silent if silence.until_ns > end_ns]
         ends = gone + [(stay.row, stay.from_ns) for stay in (*drained, *last)]
         _put_starts(grid, found, task)
-        grid.blank_before(_censored_ends(ends, outages), task)
+        # The horizon of the samples in these spans reaches an end: t < end <= t + horizon.
+        grid.blank(
+            _Span(row, last_ns - task.horizon_ns, last_ns)
+            for row, last_ns in _censored_ends(ends, outages)
+        )
         grid.blank(drained)
         grid.blank(outages)
         grid.values[grid.times_ns > end_ns - task.horizon_ns] = np.nan
-    grid.blank_absent(presence)
+    for row, from_ns, until_ns in presence:
+        grid.blank([_Span(row, _FIRST_NS, from_ns)] if from_ns is not None else [])
+        grid.blank([_Span(row, until_ns, _LAST_NS)] if until_ns is not None else [])
     grid.blank(silent)
     grid.values[(grid.times_ns < span[0]) | (grid.times_ns > end_ns)] = np.nan
     return grid.values
@@ -211,29 +230,14 @@ def _censored_ends(
             yield row, end_ns
 
 
-def _own(part: Component, watched: Watched) -> tuple[int, ...]:
-    """Return the row of a component if it is itself watched."""
-    rows = watched.rows_of(part.id)
-    return rows if len(rows) == 1 and watched.ids[rows[0]] == part.id else ()
-
-
-def _drains(
-    actions: Iterable[ActionTaken], watched: Watched, task: Task, known_until_ns: int
+def _spans(
+    row: Event | ActionTaken, watched: Watched, until_ns: int, known_until_ns: int
 ) -> Iterator[_Span]:
-    for action in actions:
-        if action.kind in PREVENTS and action.t_avail <= known_until_ns:
-            until_ns = max(action.t_end or 0, action.t_event + task.horizon_ns)
-            for row in watched.rows_of(action.component):
-                yield _Span(row, action.t_event, until_ns)
-
-
-def _outages(
-    events: Iterable[Event], watched: Watched, task: Task, known_until_ns: int
-) -> Iterator[_Span]:
-    for event in events:
-        if (event.fatal or task.counts(event)) and event.t_avail <= known_until_ns:
-            for row in watched.rows_of(event.component):
-                yield _Span(row, event.t_event, task.end_ns(event))
+    """Yield the span of an event or action for each of its components, once it is known."""
+    if row.t_avail <= known_until_ns:
+        certain = isinstance(row, Event) and row.label == "certain"
+        for component in watched.rows_of(row.component):
+            yield _Span(component, row.t_event, until_ns, certain)
 
 
 class _Grid:
@@ -256,17 +260,3 @@ class _Grid:
         for row, from_ns, until_ns, _ in spans:
             i, j = np.searchsorted(self.times_ns, (from_ns, until_ns))
             self.values[i:j, row] = np.nan
-
-    def blank_before(self, ends: Iterable[tuple[int, int]], task: Task) -> None:
-        """Set to NaN the samples whose horizon spans a row's end: ``t < end <= t + horizon``."""
-        for row, end_ns in ends:
-            i, j = np.searchsorted(self.times_ns, (end_ns - task.horizon_ns, end_ns))
-            self.values[i:j, row] = np.nan
-
-    def blank_absent(self, presence: Iterable[tuple[int, int | None, int | None]]) -> None:
-        """Set to NaN the samples before a row's start or from its end on."""
-        for row, from_ns, until_ns in presence:
-            if from_ns is not None:
-                self.values[: np.searchsorted(self.times_ns, from_ns), row] = np.nan
-            if until_ns is not None:
-                self.values[np.searchsorted(self.times_ns, until_ns) :, row] = np.nan

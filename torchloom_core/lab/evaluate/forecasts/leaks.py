@@ -23,6 +23,7 @@ from torchloom_core.interface.needs import (
 )
 from torchloom_core.lab.evaluate.forecasts.alarms import Bools
 from torchloom_core.lab.evaluate.forecasts.component_inputs import (
+    DAY_NS,
     GROUP,
     Column,
     History,
@@ -31,6 +32,7 @@ from torchloom_core.lab.evaluate.forecasts.component_inputs import (
     history_of,
     listed_history,
     see,
+    share_of_others,
     turns_of,
 )
 from torchloom_core.lab.evaluate.forecasts.labels import Task, incidents
@@ -49,22 +51,16 @@ from torchloom_core.lab.trace.feed.watched import watch
 
 IN_SERVICE = "time in service"
 """Name, in flags and ``--known-before``, of a late start."""
-FEWEST = 20
-"""Minimum number of ended or failed components for a result."""
-SEPARATED = 0.95
-"""Minimum ROC AUC between failed and other components."""
-_RELATED, _RELATED_BESIDE, _OPPOSED = 0.8, 0.9, 0.5
-"""Minimum rank correlations: of a column, beside another one, and of the halves of a total."""
+FEWEST = 20  # ended or failed components for a result
+SEPARATED = 0.95  # ROC AUC between failed and other components
+_RELATED = 0.8  # rank correlation of a column with lifetimes,
+_RELATED_BESIDE = 0.9  # beside another column,
+_OPPOSED = 0.5  # and of the two halves of a total
 _MOST_PER_PAIR = 1000
-_DAY_NS = 86_400 * SECOND_NS
-"""Failures less than this apart may be one incident."""
-_BEYOND = 0.01
-"""Minimum share of values that are dates later than their row."""
-_EARLY = 2 / 3
-"""Share of a component's time in which its events count: more near a failure is an honest sign."""
+_BEYOND = 0.01  # share of values that are dates later than their row
+_EARLY = 2 / 3  # of a component's time, where its events count: more near a failure is honest
 _AT_ONCE_S = 60.0
-_TIMES, _CHANCE = 10.0, 0.01
-"""Ratio of the failure rates of late and early components that no real fleet reaches."""
+_TIMES, _CHANCE = 10.0, 0.01  # ratio of failure rates of late and early components, and its p
 
 Flag = tuple[str, str]
 """The name of an input, and the reason."""
@@ -81,12 +77,8 @@ def find_leaky_inputs(
 ) -> tuple[str, ...]:
     """Return a flag with name and reason for each leaky input that a predictor reads.
 
-    Parameters
-    ----------
-    tick_s, every_s : float
-        Seconds between samples, and between forecasts.
-    known_before : sequence of str
-        Inputs to skip: metrics, attributes, kinds of event, ``GROUP`` and ``IN_SERVICE``.
+    Samples are ``tick_s`` apart, and forecasts ``every_s``. Inputs that are ``known_before`` are
+    skipped: metrics, attributes, kinds of event, ``GROUP`` and ``IN_SERVICE``.
     """
     watched, reads = watch(bundle), {type(need) for need in needs}
     found = incidents(bundle.events(), watched, task, known_until_ns=bundle.manifest.end_ns)
@@ -202,37 +194,10 @@ def _shared(cells: Sequence[object], history: History) -> str:
     fails, stays = failed & ~np.isnan(share), ~failed & ~np.isnan(share)
     if _area(share, fails, stays) >= SEPARATED:
         return _separation("the share of failures of others with its value", share, fails, stays)
-    if len(np.unique(failed_ns[failed] // _DAY_NS)) < FEWEST:
+    if len(np.unique(failed_ns[failed] // DAY_NS)) < FEWEST:
         return ""
     sizes = np.bincount(group, minlength=1)[group].astype(float)
     return _separation("the number of others with its value", sizes, failed, ~failed)
-
-
-def share_of_others(group: Ints, failed_ns: Floats) -> Floats:
-    """Return the share of failed components among the others of each group, NaN without others.
-
-    Components that failed within a day of each other, such as a rack that lost power, do not count
-    for each other.
-
-    Parameters
-    ----------
-    group : (components,) int64
-        Group number, from 0.
-    failed_ns : (components,) float64
-        Time of the first failure, NaN without one.
-    """
-    failed = ~np.isnan(failed_ns)
-    order = np.lexsort((failed_ns, group))
-    order = order[failed[order]]
-    together = np.zeros(len(group))
-    for own in np.split(order, np.flatnonzero(np.diff(group[order])) + 1):
-        last = np.searchsorted(failed_ns[own], failed_ns[own] + _DAY_NS, side="right")
-        together[own] = last - np.searchsorted(failed_ns[own], failed_ns[own] - _DAY_NS) - 1
-    members = np.bincount(group)[group] - 1.0 - together
-    failures = np.bincount(group, failed)[group] - failed - together
-    share: Floats = np.full(len(group), np.nan)
-    np.divide(failures, members, out=share, where=members > 0)
-    return share
 
 
 def _given_another(first: Mapping[str, Floats], history: History) -> dict[str, str]:
@@ -250,15 +215,16 @@ def _given_another(first: Mapping[str, Floats], history: History) -> dict[str, s
         pair = first[name][own], history.ended_ns[own] - began_ns
         related = correlation(*(centred_ranks(residual(one, began_ns, beside)) for one in pair))
         if related >= _RELATED_BESIDE:
-            lifetime = f"predicts the lifetime of {len(own)} components"
             found[name] = (
-                f"given {other}, its first value {lifetime}, rank correlation {related:.2f}"
+                f"given {other}, its first value predicts the lifetime of {len(own)} components, "
+                f"rank correlation {related:.2f}"
             )
     rest = {name: values for name, values in first.items() if name not in found}
-    failed, separates = history.failed, {}
-    for name, values in rest.items():
-        valid = ~np.isnan(values)
-        separates[name] = abs(_area(values, valid & failed, valid & ~failed) - 0.5)
+    failed, valid = history.failed, {name: ~np.isnan(values) for name, values in rest.items()}
+    separates = {
+        name: abs(_area(values, valid[name] & failed, valid[name] & ~failed) - 0.5)
+        for name, values in rest.items()
+    }
     for name, other in permutations(rest, 2):
         own = _both(first[name], first[other], np.ones(len(failed), dtype=np.bool_))
         if name in found or len(own) < 2 * FEWEST or separates[other] > separates[name]:
@@ -279,11 +245,7 @@ def leaky_kinds(bundle: Bundle, task: Task, history: History, *, step_ns: int) -
     """Return the kinds of event, targets excluded, that only components have that fail later.
 
     A log written after a failure may date its entries back to the start of the failure, or before.
-
-    Parameters
-    ----------
-    step_ns : int
-        Events less than this before a failure are ignored: they are too late for a forecast.
+    Events less than ``step_ns`` before a failure are ignored: they are too late for a forecast.
     """
     start_ns, end_ns = bundle.manifest.start_ns, bundle.manifest.end_ns
     watched, failed = watch(bundle), history.failed

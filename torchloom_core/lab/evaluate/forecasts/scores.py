@@ -117,10 +117,22 @@ def auprc_of(judged: Judged) -> Estimate:
     return _Samples(judged).average_precision(judged.score)
 
 
-def samples_of(judged: Judged) -> tuple[Floats, Bools]:
-    """Return the scored samples, ``(samples,)``: scores, -inf without a forecast, and outcomes."""
-    samples = _Samples(judged)
-    return samples.ranked(judged.score), samples.positive
+class Pool:
+    """The scored samples of each predictor, of all traces so far."""
+
+    def __init__(self) -> None:
+        self._samples: dict[str, list[tuple[Floats, Bools]]] = {}
+
+    def add(self, predictor: str, judged: Judged) -> None:
+        """Add a predictor's forecasts and outcomes on one trace."""
+        samples = _Samples(judged)
+        of = self._samples.setdefault(predictor, [])
+        of.append((samples.ranked(judged.score), samples.positive))
+
+    def auprc(self, predictor: str) -> float:
+        """Return the AUPRC of all its samples together, 0 without a positive one."""
+        score, positive = zip(*self._samples[predictor], strict=True)
+        return average_precision(np.concatenate(score), np.concatenate(positive)).value
 
 
 def _f1(precision: float, recall: float) -> float:
@@ -219,10 +231,7 @@ class _Samples:
 
 
 def _suspicious(auprc: Interval, prevalence: float) -> tuple[str, ...]:
-    """Return a flag if the AUPRC is suspiciously high.
-
-    The lower end of the interval counts, or the value where there is no interval.
-    """
+    """Return a flag if the AUPRC, or the lower end of its interval, is suspiciously high."""
     least = auprc.value if auprc.low is None else auprc.low
     if least < TOO_GOOD or prevalence > MAX_PREVALENCE:
         return ()
@@ -236,10 +245,7 @@ def _is_probability(values: Floats) -> bool:
 
 
 def _dependence_s(judged: Judged) -> float:
-    """Return the distance in time within which samples share incidents, seconds.
-
-    It is the horizon, or in a detection the longest incident if that is longer.
-    """
+    """Return the time within which samples share incidents: the horizon, or the longest one."""
     longest = 0
     if judged.task.kind == "detect":
         longest = max((int(due[-1] - due[0]) for due in due_moments(judged) if len(due)), default=0)

@@ -13,6 +13,7 @@ from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.floor.errors import PluginError, TraceError
 from torchloom_core.interface.api import Predictor
 from torchloom_core.lab.activation.activation import activate
+from torchloom_core.lab.activation.discovery import installed
 from torchloom_core.lab.evaluate.forecasts.alarms import Judged, threshold_for
 from torchloom_core.lab.evaluate.forecasts.altered_future import refuse_future
 from torchloom_core.lab.evaluate.forecasts.backtest_forecasts import (
@@ -28,8 +29,7 @@ from torchloom_core.lab.evaluate.forecasts.backtest_forecasts import (
 )
 from torchloom_core.lab.evaluate.forecasts.labels import Task
 from torchloom_core.lab.evaluate.forecasts.leaks import find_leaky_inputs
-from torchloom_core.lab.evaluate.forecasts.over_fleets import Pool
-from torchloom_core.lab.evaluate.forecasts.scores import score
+from torchloom_core.lab.evaluate.forecasts.scores import Pool, score
 from torchloom_core.lab.evaluate.forecasts.training_trace import (
     other_repair,
     refuse_trained,
@@ -37,7 +37,6 @@ from torchloom_core.lab.evaluate.forecasts.training_trace import (
     was_fitted_on,
 )
 from torchloom_core.lab.evaluate.goodput.candidates import Forecaster
-from torchloom_core.lab.evaluate.installed import installed
 from torchloom_core.lab.learning.forecast_score import LEAKY_COLUMN, ForecastScore
 from torchloom_core.lab.learning.model import Model
 from torchloom_core.lab.learning.skill import RANDOM, leaky_names, with_verdict
@@ -52,20 +51,6 @@ UNTIL_SHARE = 0.6
 
 _CHECKED = 20
 """One in this many forecasts is repeated on a trace with an altered future."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Scoring:
-    """How predictors are scored.
-
-    The scored time starts at ``until_ns``; absent: at the end of every model's training, and after
-    60 % of the trace if a predictor has no model, whose threshold the budget of false alarms sets.
-    ``seed`` is that of the random score.
-    """
-
-    until_ns: int | None = None
-    false_alarms_per_node_day: float = 0.01
-    seed: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,10 +72,7 @@ def split_ns(bundle: Bundle) -> int:
 
 
 def alone(one: Forecaster, config: Config, source: str) -> ActivePlugins:
-    """Return one predictor, built as a backtest builds it, without other plugins.
-
-    ConfigError or ModelError if its table or its model is wrong.
-    """
+    """Return one predictor, built as a backtest builds it, without other plugins."""
     weaver = replace(config.weaver, tick_s=config.evaluate.tick_s)
     own = replace(config, weaver=weaver, policies={}, predictors={one.name: one.table})
     return activate(own, installed(), source, may_detect=True)
@@ -100,16 +82,18 @@ def scorer_of(
     bundle: Bundle,
     forecasters: Sequence[Forecaster],
     config: Config,
-    scoring: Scoring,
     *,
+    until_ns: int | None = None,
+    false_alarms_per_node_day: float = 0.01,
     source: str = "torchloom.toml",
 ) -> "Scorer":
     """Return the scorer of predictors on a trace, all on the same time.
 
-    Everything that can be checked is checked before the first forecast: ConfigError or ModelError
-    if a table or a model is wrong, LeakError if the scored time includes a model's training,
-    PluginError if a predictor cannot be built, TraceError if the trace has too little time for one
-    of them.
+    It starts at ``until_ns``; absent: at the end of every model's training, and after 60 % of the
+    trace if a predictor has no model, whose threshold the budget of false alarms sets. Everything
+    that can be checked is checked before the first forecast: ConfigError or ModelError if a table
+    or a model is wrong, LeakError if the scored time includes a model's training, PluginError if a
+    predictor cannot be built, TraceError if the trace has too little time for one of them.
     """
     models = {
         one.label: Model.load(Path(one.table["model"]))
@@ -117,12 +101,14 @@ def scorer_of(
         if "model" in one.table
     }
     own = {label for label, model in models.items() if was_fitted_on(model, bundle)}
-    from_ns = scoring.until_ns
+    from_ns = until_ns
     if from_ns is None:
         starts = {label: bundle.manifest.start_ns for label in models}
         starts |= {label: models[label].info.until_ns for label in own}
         from_ns = max(starts.get(one.label, split_ns(bundle)) for one in forecasters)
-    scorer = Scorer(bundle, forecasters, models, own, config, scoring, from_ns, source)
+    scorer = Scorer(
+        bundle, forecasters, models, own, config, false_alarms_per_node_day, from_ns, source
+    )
     for one in forecasters:
         scorer.check(one)
     return scorer
@@ -140,7 +126,7 @@ class Scorer:
     models: Mapping[str, Model]
     fitted_here: Set[str]
     config: Config
-    scoring: Scoring
+    false_alarms_per_node_day: float
     from_ns: int
     source: str
 
@@ -159,7 +145,7 @@ class Scorer:
         if pool is not None:
             for part in parts:
                 pool.add(part.name, part.judged)
-        return tuple(_scored(part, parts, self.scoring) for part in parts)
+        return tuple(_scored(part, parts) for part in parts)
 
     def check(self, one: Forecaster) -> None:
         """Build a predictor, and refuse it if the trace has too little time to score it."""
@@ -204,7 +190,28 @@ class Scorer:
             task = Task(horizon_s=horizon_s, repair_s=self.config.evaluate.repair_s)
         else:
             task, tick_s, start_ns = task_of(model), model.info.tick_s, from_ns
-        forecasts = self._forecasts(one, task, progress, tick_s=tick_s, start_ns=start_ns)
+
+        def run(trace: Bundle, end_ns: int | None, progress: Progress) -> BacktestForecasts:
+            return backtest_forecasts(
+                trace,
+                self._built(one),
+                tick_s=tick_s,
+                repair_s=task.repair_s,
+                start_ns=start_ns,
+                end_ns=end_ns,
+                costs=self.config.costs,
+                progress=progress,
+                shows=task.shows,
+            )
+
+        forecasts = run(bundle, None, progress)
+        refuse_future(
+            f"predictor {one.label}",
+            forecasts,
+            bundle,
+            lambda other, end_ns: run(other, end_ns, lambda _: None),
+            after_ns=_checked_until_ns(forecasts),
+        )
         leaks = find_leaky_inputs(
             bundle,
             needs,
@@ -222,43 +229,11 @@ class Scorer:
                 model.info.false_alarms_per_node_day,
                 model.info.calibration.flags + _leaky(model, leaks),
             )
-        allowed = self.scoring.false_alarms_per_node_day
+        allowed = self.false_alarms_per_node_day
         threshold = threshold_for(judge(bundle, forecasts, task, known_until_ns=from_ns), allowed)
         later = judge(bundle, forecasts.between(from_ns, bundle.manifest.end_ns), task)
         before = f"before {day_text(bundle, from_ns)}"
         return _Part(one.label, later, threshold, before, allowed, leaks)
-
-    def _forecasts(
-        self,
-        one: Forecaster,
-        task: Task,
-        progress: Progress,
-        *,
-        tick_s: float,
-        start_ns: int | None,
-    ) -> BacktestForecasts:
-        def run(bundle: Bundle, end_ns: int | None, progress: Progress) -> BacktestForecasts:
-            return backtest_forecasts(
-                bundle,
-                self._built(one),
-                tick_s=tick_s,
-                repair_s=task.repair_s,
-                start_ns=start_ns,
-                end_ns=end_ns,
-                costs=self.config.costs,
-                progress=progress,
-                shows=task.shows,
-            )
-
-        forecasts = run(self.bundle, None, progress)
-        refuse_future(
-            f"predictor {one.label}",
-            forecasts,
-            self.bundle,
-            lambda other, end_ns: run(other, end_ns, lambda _: None),
-            after_ns=_checked_until_ns(forecasts),
-        )
-        return forecasts
 
     def _built(self, one: Forecaster) -> Predictor:
         plugins = alone(one, self.config, self.source)
@@ -281,8 +256,8 @@ def _checked_until_ns(forecasts: BacktestForecasts) -> int:
     return int(forecasts.times_ns[last])
 
 
-def _scored(part: _Part, parts: Sequence[_Part], scoring: Scoring) -> ForecastScore:
-    others = {RANDOM: random_scores(part.judged.score.shape, scoring.seed)}
+def _scored(part: _Part, parts: Sequence[_Part]) -> ForecastScore:
+    others = {RANDOM: random_scores(part.judged.score.shape, seed=0)}
     for other in parts:
         same_times = np.array_equal(other.judged.times_ns, part.judged.times_ns)
         if other is not part and same_times:

@@ -10,12 +10,9 @@ import msgspec
 from torchloom_core.config.schema import Config
 from torchloom_core.floor.errors import ConfigError
 from torchloom_core.floor.suggest import nearest
-from torchloom_core.lab.evaluate.goodput.arms import (
-    INTERVAL_POLICY,
-    MEMBERSHIP_POLICY,
-    Arm,
-    names_taken,
-)
+from torchloom_core.lab.activation.activation import without_mode
+from torchloom_core.lab.evaluate.arm import MEMBERSHIP_POLICY, Arm
+from torchloom_core.lab.evaluate.goodput.arms import INTERVAL_POLICY, names_taken
 from torchloom_core.lab.learning.model import SUFFIX
 
 _OPTION = "predictor"
@@ -46,10 +43,7 @@ class Forecaster(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def forecasters(selection: Selection, config: Config) -> list[Forecaster]:
-    """Return the selected predictors, by default those of the config.
-
-    A selected model replaces the predictor's options from the config.
-    """
+    """Return the selected predictors, by default the config's; a model replaces the options."""
     tables = _tables_of(config)
     if not selection.predictors:
         return [Forecaster(label=name, name=name, table=table) for name, table in tables.items()]
@@ -145,7 +139,8 @@ def _of_policies(
             raise ConfigError(
                 f"--policy {name}: no installed policy has this name{nearest(part, installed)}"
             )
-    given = {part: _acting(config.policies.get(part, {})) for part in parts}
+    # A policy that is selected by name always acts.
+    given = {part: without_mode(config.policies.get(part, {})) for part in parts}
     open_ = _without_predictor(given, installed)
     named = {settings[_OPTION] for settings in given.values() if _OPTION in settings}
     choices = [one for one in chosen if open_ or one.name in named]
@@ -208,11 +203,6 @@ def _anchored(table: dict[str, Any]) -> dict[str, Any]:
     """Make the model path absolute, as worker processes may run in another folder."""
     model = table.get("model")
     return {**table, "model": str(Path(model).absolute())} if isinstance(model, str) else table
-
-
-def _acting(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a policy's options without ``mode``: a policy selected by name always acts."""
-    return {key: value for key, value in settings.items() if key != "mode"}
 
 
 def _default(cls: type[Any]) -> str:

@@ -8,10 +8,9 @@ import numpy as np
 from msgspec.structs import replace
 
 from torchloom_core.interface.arrays import Floats
-from torchloom_core.lab.evaluate.goodput.arms import Arm
+from torchloom_core.lab.evaluate.arm import Arm, mean_verdicts
 from torchloom_core.lab.evaluate.goodput.episode import rng
 from torchloom_core.lab.evaluate.results import ArmSummary, AsPlanned, RunResult
-from torchloom_core.lab.evaluate.verdict_counts import mean_verdicts
 from torchloom_core.lab.learning.forecast_score import Interval
 
 RESAMPLES = 10_000
@@ -42,13 +41,25 @@ def interval(values: Iterable[float]) -> Interval:
     )
 
 
+def paired(figures: Iterable[float], equal: float = 0.0) -> Interval:
+    """Return the same for comparisons by seed, with the numbers of seeds ahead and behind."""
+    sample = [*figures]
+    return replace(
+        interval(sample),
+        ahead=sum(one > equal for one in sample),
+        behind=sum(one < equal for one in sample),
+    )
+
+
 def gain(runs: Sequence[RunResult], reference: Sequence[RunResult]) -> Interval:
     """Return the paired difference in goodput: same seeds, same faults."""
     pairs = zip(runs, reference, strict=True)
-    differences = [ours.goodput - its.goodput for ours, its in pairs]
-    ahead = sum(difference > 0 for difference in differences)
-    behind = sum(difference < 0 for difference in differences)
-    return replace(interval(differences), ahead=ahead, behind=behind)
+    return paired(ours.goodput - its.goodput for ours, its in pairs)
+
+
+def share_of_gain(own: float, most: float, reference: float) -> float | None:
+    """Return the share of the largest gain over a reference; None if it is no gain."""
+    return (own - reference) / (most - reference) if most > reference else None
 
 
 def reference_of(arms: Iterable[Arm], runs: Runs, recovery: str) -> str:
@@ -81,10 +92,7 @@ def as_planned(run: RunResult) -> RunResult:
 def summarize(
     arms: Iterable[Arm], runs: Runs, *, reference: str, oracle: str, without: Runs
 ) -> tuple[ArmSummary, ...]:
-    """Return the summary of every arm, against the reference and the oracle.
-
-    ``without`` has, by arm with policies, the runs of the same job without them.
-    """
+    """Return the summary of every arm; ``without`` has its runs without its policies."""
     return tuple(_summary(arm, runs, reference, oracle, without.get(arm.name)) for arm in arms)
 
 
@@ -93,6 +101,11 @@ def _summary(
 ) -> ArmSummary:
     own = runs[arm.name]
     decisions = sum(run.decisions for run in own)
+    to_oracle = None
+    if arm.kind == "candidate" and not arm.grows and oracle in runs:  # growth gains by other means
+        to_oracle = share_of_gain(
+            *(mean_goodput(runs[one]) for one in (arm.name, oracle, reference))
+        )
     return ArmSummary(
         name=arm.name,
         kind=arm.kind,
@@ -104,12 +117,12 @@ def _summary(
         versus_reference=None if arm.name == reference else gain(own, runs[reference]),
         versus_without=None if without is None else gain(own, without),
         as_planned=_as_planned(own, runs[reference]) if arm.grows else msgspec.UNSET,
-        to_oracle=_share_of_oracle(own, runs, reference, oracle) if _seeks_oracle(arm) else None,
+        to_oracle=to_oracle,
         buckets=_shares(own),
-        failures=_mean(run.failures for run in own),
-        migrations=_mean(run.migrations for run in own),
-        moves=_mean(run.moves for run in own),
-        right_moves=_mean(run.right_moves for run in own),
+        failures=mean(run.failures for run in own),
+        migrations=mean(run.migrations for run in own),
+        moves=mean(run.moves for run in own),
+        right_moves=mean(run.right_moves for run in own),
         decisions=decisions / len(own),
         operations=mean_verdicts([run.operations for run in own]),
         invalid_share=_invalid_share(own),
@@ -118,27 +131,12 @@ def _summary(
     )
 
 
-def _seeks_oracle(arm: Arm) -> bool:
-    """Return whether an arm is compared with the oracle; growing arms gain by other means."""
-    return arm.kind == "candidate" and not arm.grows
-
-
 def _as_planned(own: Sequence[RunResult], reference: Sequence[RunResult]) -> AsPlanned:
     """Return the result of an arm if groups beyond the plan count nothing."""
     capped = [as_planned(run) for run in own]
     return AsPlanned(
         goodput=interval(run.goodput for run in capped), versus_reference=gain(capped, reference)
     )
-
-
-def _share_of_oracle(
-    own: Sequence[RunResult], runs: Runs, reference: str, oracle: str
-) -> float | None:
-    """Return the share of the oracle's gain over the reference; None if it has none."""
-    if oracle not in runs:
-        return None
-    most = mean_goodput(runs[oracle]) - mean_goodput(runs[reference])
-    return (mean_goodput(own) - mean_goodput(runs[reference])) / most if most > 0 else None
 
 
 def _invalid_share(runs: Sequence[RunResult]) -> float | None:
@@ -150,10 +148,11 @@ def _invalid_share(runs: Sequence[RunResult]) -> float | None:
 
 def _shares(runs: Sequence[RunResult]) -> dict[str, float]:
     return {
-        bucket: _mean(run.buckets[bucket] / (run.wall_s * run.gpus) for run in runs)
+        bucket: mean(run.buckets[bucket] / (run.wall_s * run.gpus) for run in runs)
         for bucket in runs[0].buckets
     }
 
 
-def _mean(values: Iterable[float]) -> float:
+def mean(values: Iterable[float]) -> float:
+    """Return the mean."""
     return float(np.mean(np.fromiter(values, np.float64)))

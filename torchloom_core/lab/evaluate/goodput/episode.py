@@ -21,7 +21,7 @@ from torchloom_core.lab.simulate.scenario import Hit
 from torchloom_core.lab.trace.bundle.bundle import Bundle, Look, look_of
 from torchloom_core.lab.trace.feed.roster import roster
 from torchloom_core.lab.trace.feed.silences import silences
-from torchloom_core.lab.trace.feed.watched import Watched, watch
+from torchloom_core.lab.trace.feed.watched import watch
 from torchloom_core.wire.events import NodeFault
 
 DAY_NS = 86_400 * SECOND_NS
@@ -42,7 +42,6 @@ class Episode:
     """
 
     bundle: Bundle
-    watched: Watched
     seed: int
     start_ns: int
     end_ns: int
@@ -74,16 +73,16 @@ def rng(seed: int, name: str) -> np.random.Generator:
     return np.random.default_rng([seed, zlib.crc32(name.encode())])
 
 
-def opened(path: Path) -> tuple[Bundle, Watched]:
+def opened(path: Path) -> Bundle:
     """Open a bundle once per process, and again after it was replaced."""
     return _opened(path, look_of(path))
 
 
 @lru_cache(maxsize=4)
-def _opened(path: Path, _look: Look) -> tuple[Bundle, Watched]:
+def _opened(path: Path, _look: Look) -> Bundle:
     bundle = Bundle.open(path)
     bundle.digest()  # of these files, should they be replaced later
-    return bundle, watch(bundle)
+    return bundle
 
 
 def span_ns(bundle: Bundle, evaluate: Evaluate, from_ns: int | None) -> tuple[int, int, int]:
@@ -118,13 +117,11 @@ def _episode(
     unknown: Unknown,
     from_ns: int | None,
 ) -> Episode:
-    bundle, watched = _opened(path, look)
-    return draw(bundle, watched, evaluate, seed, unknown=unknown, from_ns=from_ns)
+    return draw(_opened(path, look), evaluate, seed, unknown=unknown, from_ns=from_ns)
 
 
 def draw(
     bundle: Bundle,
-    watched: Watched,
     evaluate: Evaluate,
     seed: int,
     *,
@@ -140,7 +137,8 @@ def draw(
     latest_ns = last_ns - length_ns
     start_ns = first_ns + int(rng(seed, "window").integers(0, latest_ns - first_ns + 1))
     end_ns = start_ns + length_ns
-    nodes = _allocate(bundle, watched, evaluate, seed, start_ns)
+    watched = watch(bundle)
+    nodes = _allocate(bundle, evaluate, seed, start_ns)
     job_size = evaluate.groups * evaluate.nodes_per_group
     paid, job_nodes = frozenset(nodes), frozenset(nodes[:job_size])
     coming = hits(
@@ -151,7 +149,6 @@ def draw(
     )
     return Episode(
         bundle=bundle,
-        watched=watched,
         seed=seed,
         start_ns=start_ns,
         end_ns=end_ns,
@@ -166,24 +163,22 @@ def draw(
     )
 
 
-def _allocate(
-    bundle: Bundle, watched: Watched, evaluate: Evaluate, seed: int, start_ns: int
-) -> tuple[str, ...]:
+def _allocate(bundle: Bundle, evaluate: Evaluate, seed: int, start_ns: int) -> tuple[str, ...]:
     """Draw the nodes, with absent, silent or repaired ones only if there are no others."""
-    candidates = sorted(set(watched.node))
+    candidates = sorted(set(watch(bundle).node))
     count = paid_nodes(evaluate)
     if len(candidates) < count:
         raise TraceError(
             f"{bundle.path}: need {count} nodes for the job, its standbys and spares, was "
             f"{len(candidates)}; see groups, standbys and spares in [evaluate]"
         )
-    away = _away(bundle, watched, evaluate, start_ns)
+    away = _away(bundle, evaluate, start_ns)
     drawn = [candidates[i] for i in rng(seed, "nodes").permutation(len(candidates)).tolist()]
     return tuple(sorted(drawn, key=lambda node: node in away)[:count])
 
 
-def _away(bundle: Bundle, watched: Watched, evaluate: Evaluate, ts_ns: int) -> set[str]:
-    repair_ns = round(evaluate.repair_s * SECOND_NS)
+def _away(bundle: Bundle, evaluate: Evaluate, ts_ns: int) -> set[str]:
+    watched, repair_ns = watch(bundle), round(evaluate.repair_s * SECOND_NS)
     away = {
         watched.node[row]
         for event in bundle.events()

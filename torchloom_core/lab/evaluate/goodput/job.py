@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from torchloom_core.config.schema import Config, Costs, Evaluate
 from torchloom_core.floor.errors import TraceError
 from torchloom_core.interface.checkpointing import daly_s, young_s
-from torchloom_core.lab.evaluate.goodput.arms import Arm
+from torchloom_core.lab.evaluate.arm import Arm
 from torchloom_core.lab.simulate.scenario import JobSpec, Tier
 from torchloom_core.lab.trace.bundle.bundle import Bundle
 from torchloom_core.lab.trace.bundle.schema import Job
@@ -81,10 +81,7 @@ def standbys_of(arm: Arm, evaluate: Evaluate) -> int:
 
 
 def job_spec(arm: Arm, config: Config, mtbf_s: float) -> JobSpec:
-    """Return the job as the arm runs it; ``mtbf_s`` is the mean time between its failures.
-
-    TraceError if the arm needs more standby nodes than there are.
-    """
+    """Return the job as the arm runs it; TraceError if it needs more standby nodes than exist."""
     evaluate, costs = config.evaluate, config.costs
     recovery = arm.recovery or evaluate.recovery
     standbys = standbys_of(arm, evaluate)

@@ -12,6 +12,7 @@ from torchloom_core.interface.arrays import Floats, Ints
 from torchloom_core.lab.evaluate.goodput.episode import Episode
 from torchloom_core.lab.simulate.records import Member
 from torchloom_core.lab.trace.feed.scrapes import Scrapes
+from torchloom_core.lab.trace.feed.watched import watch
 
 
 class ReplayedMetrics:
@@ -24,7 +25,7 @@ class ReplayedMetrics:
     """
 
     def __init__(self, episode: Episode, metrics: Iterable[str]) -> None:
-        bundle, watched = episode.bundle, episode.watched
+        bundle, watched = episode.bundle, watch(episode.bundle)
         self.metrics = tuple(sorted({*metrics} & {*bundle.metrics}))
         self.masked: frozenset[str] = frozenset()
         self._row_of = {node: row for row, node in enumerate(watched.node)}
@@ -58,7 +59,7 @@ class _Busy:
     """The watched nodes that were busy in the recording, over time."""
 
     def __init__(self, episode: Episode) -> None:
-        watched = episode.watched
+        watched = watch(episode.bundle)
         self._always = np.zeros(len(watched.ids), dtype=np.bool_)
         spans = [
             (row, place.from_ns, place.until_ns)

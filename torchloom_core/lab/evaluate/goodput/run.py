@@ -1,6 +1,6 @@
 """Play one run, an arm under one seed, and return its result.
 
-The study calls :func:`simulate` for every pair of arm and seed, in worker processes.
+The study plays a :class:`StudyTask` for every pair of arm and seed, in worker processes.
 """
 
 from collections.abc import Sequence
@@ -14,22 +14,19 @@ from torchloom_core.config.schema import Config
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.interface.needs import windows_s
 from torchloom_core.lab.activation.activation import activate
+from torchloom_core.lab.activation.discovery import installed
+from torchloom_core.lab.evaluate.arm import Arm
 from torchloom_core.lab.evaluate.closed_loop import ClosedLoop
-from torchloom_core.lab.evaluate.goodput.arms import Arm
-from torchloom_core.lab.evaluate.goodput.episode import Episode, Unknown, episode_of
+from torchloom_core.lab.evaluate.goodput.episode import Episode, Unknown, episode_of, opened
 from torchloom_core.lab.evaluate.goodput.job import job_spec, kernel_config
 from torchloom_core.lab.evaluate.goodput.oracles import (
     SCRIPTED_INFO,
     ScriptedPredictor,
     run_clairvoyant,
 )
-from torchloom_core.lab.evaluate.goodput.simulated_fleet import (
-    SimulatedFleet,
-    entry_of,
-    is_in_timeline,
-)
-from torchloom_core.lab.evaluate.installed import installed
+from torchloom_core.lab.evaluate.goodput.simulated_fleet import SimulatedFleet, timeline_of
 from torchloom_core.lab.evaluate.results import RunResult, TimelineEntry
+from torchloom_core.lab.evaluate.run_cache import key_of
 from torchloom_core.lab.simulate.model import FleetModel
 from torchloom_core.lab.simulate.records import Result
 from torchloom_core.lab.simulate.scenario import JobSpec
@@ -53,13 +50,45 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     from_ns: int | None = None
     horizon_s: float = 86_400.0
 
+    def episode(self, seed: int) -> Episode:
+        """Return the episode of a seed; TraceError if the trace is too small for the job."""
+        return episode_of(
+            Path(self.trace),
+            self.config.evaluate,
+            seed,
+            unknown=self.unknown,
+            from_ns=self.from_ns,
+        )
+
+
+class StudyTask(msgspec.Struct, frozen=True, kw_only=True):
+    """One run to play."""
+
+    setting: Setting
+    arm: Arm
+    seed: int
+
+    @property
+    def key(self) -> str:
+        """The hash of trace, job, costs, safety limits, arm, seed, models and code."""
+        setting, config = self.setting, self.setting.config
+        parts = [
+            opened(Path(setting.trace)).digest(),
+            [config.run, config.weaver, config.costs, config.arbiter, config.evaluate],
+            [setting.unknown, setting.from_ns, setting.horizon_s],
+            replace(self.arm, name="", what="", kind="candidate", needs_forecast=False),
+            self.seed,
+        ]
+        return key_of(parts, self.arm.predictors)
+
+    def play(self) -> RunResult:
+        """Play it."""
+        return simulate(self.setting, self.arm, self.seed)
+
 
 def simulate(setting: Setting, arm: Arm, seed: int) -> RunResult:
-    """Play one run.
-
-    ConfigError if the arm's config is wrong, TraceError if the trace is too small for the job.
-    """
-    return play(setting, arm, _episode(setting, seed))
+    """Play one run; TraceError if the trace is too small, ConfigError if the arm is wrong."""
+    return play(setting, arm, setting.episode(seed))
 
 
 def play(setting: Setting, arm: Arm, episode: Episode) -> RunResult:
@@ -80,20 +109,7 @@ def play(setting: Setting, arm: Arm, episode: Episode) -> RunResult:
         fleet_events = run_clairvoyant(model, job, hits, episode.end_ns)
     else:
         fleet_events = model.advance(episode.end_ns)
-    timeline = [
-        entry_of(fleet_event) for fleet_event in fleet_events if is_in_timeline(fleet_event)
-    ]
-    return _result(arm, episode.seed, model.finish(), timeline)
-
-
-def _episode(setting: Setting, seed: int) -> Episode:
-    return episode_of(
-        Path(setting.trace),
-        setting.config.evaluate,
-        seed,
-        unknown=setting.unknown,
-        from_ns=setting.from_ns,
-    )
+    return _result(arm, episode.seed, model.finish(), timeline_of(fleet_events))
 
 
 def _play_closed_loop(

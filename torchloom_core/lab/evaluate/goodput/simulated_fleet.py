@@ -17,6 +17,7 @@ from torchloom_core.lab.simulate.event_queue import to_ns
 from torchloom_core.lab.simulate.model import FleetModel
 from torchloom_core.lab.simulate.records import FleetEvent
 from torchloom_core.lab.simulate.scenario import JobSpec
+from torchloom_core.lab.trace.feed.watched import watch
 from torchloom_core.live.fleet.sample_table import SampleTable
 from torchloom_core.live.kernel.actions.kinds import kind_of, target_of
 from torchloom_core.wire.actions import Action, name_of
@@ -43,8 +44,9 @@ class SimulatedFleet:
         horizon_s: float,
     ) -> None:
         self._episode, self._model = episode, model
+        watched = watch(episode.bundle)
         self._workers = SimulatedWorkers(
-            model, run, dict(zip(episode.watched.node, episode.watched.labels.of, strict=False))
+            model, run, dict(zip(watched.node, watched.labels.of, strict=False))
         )
         metrics = {*metrics}
         self._metrics = ReplayedMetrics(episode, metrics)
@@ -58,9 +60,7 @@ class SimulatedFleet:
     def advance(self, ts_ns: int) -> Iterable[tuple[int, WorkerMessage]]:
         """Simulate until ``ts_ns``; return the workers' messages with their times."""
         fleet_events = self._model.advance(ts_ns)
-        self.timeline += [
-            entry_of(fleet_event) for fleet_event in fleet_events if is_in_timeline(fleet_event)
-        ]
+        self.timeline += timeline_of(fleet_events)
         return self._workers.messages(fleet_events, ts_ns)
 
     @property
@@ -131,16 +131,10 @@ class SimulatedFleet:
         )
 
 
-def is_in_timeline(fleet_event: FleetEvent) -> bool:
-    """Return whether an event is shown in a timeline; the many checkpoints are not."""
-    return fleet_event.kind not in ("committed", "saved")
-
-
-def entry_of(fleet_event: FleetEvent) -> TimelineEntry:
-    """Return the timeline entry of an event."""
-    return TimelineEntry(
-        ts_ns=fleet_event.ts_ns,
-        kind=fleet_event.kind,
-        place=fleet_event.node or fleet_event.group,
-        detail=fleet_event.detail,
-    )
+def timeline_of(fleet_events: Iterable[FleetEvent]) -> list[TimelineEntry]:
+    """Return the timeline entries of events; the many checkpoints have none."""
+    return [
+        TimelineEntry(ts_ns=of.ts_ns, kind=of.kind, place=of.node or of.group, detail=of.detail)
+        for of in fleet_events
+        if of.kind not in ("committed", "saved")
+    ]

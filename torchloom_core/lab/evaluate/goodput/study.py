@@ -10,10 +10,12 @@ import msgspec
 from msgspec.structs import replace
 
 from torchloom_core.interface.reserve import Reserve
-from torchloom_core.lab.evaluate.goodput import compare, sensitivity, sweep
-from torchloom_core.lab.evaluate.goodput.arms import Arm, baselines, random_alarms, without_policies
+from torchloom_core.lab.activation.discovery import installed_policies
+from torchloom_core.lab.evaluate.arm import Arm
+from torchloom_core.lab.evaluate.goodput import compare, sweep
+from torchloom_core.lab.evaluate.goodput.arms import baselines, random_alarms, without_policies
 from torchloom_core.lab.evaluate.goodput.compare import Runs
-from torchloom_core.lab.evaluate.goodput.episode import Episode, episode_of, opened
+from torchloom_core.lab.evaluate.goodput.episode import opened
 from torchloom_core.lab.evaluate.goodput.job import (
     job_spec,
     kernel_config,
@@ -21,16 +23,17 @@ from torchloom_core.lab.evaluate.goodput.job import (
     reported_keys,
     standbys_of,
 )
-from torchloom_core.lab.evaluate.goodput.run import Setting
-from torchloom_core.lab.evaluate.goodput.study_task import StudyTask
-from torchloom_core.lab.evaluate.installed import policies
-from torchloom_core.lab.evaluate.parallel import Workforce
-from torchloom_core.lab.evaluate.results import BreakEven, RunResult, Simulation
-from torchloom_core.lab.evaluate.run_cache import RunCache
-from torchloom_core.lab.evaluate.runner import Progress, Runner
+from torchloom_core.lab.evaluate.goodput.run import Setting, StudyTask
+from torchloom_core.lab.evaluate.results import BreakEven, RunResult, SensitivityPoint, Simulation
+from torchloom_core.lab.evaluate.run_cache import Runner
 
 ORACLE = "oracle"
 CLAIRVOYANT = "clairvoyant"
+
+COSTS = ("restart_s", "detect_s", "migrate_s", "checkpoint_s")
+FACTORS = (0.25, 1.0, 4.0)
+COST_SEEDS = 10
+"""Maximum number of seeds with varied costs, as there are many points."""
 
 _DAY_S = 86_400.0
 
@@ -54,11 +57,9 @@ class Study:
 def run_study(
     setting: Setting,
     candidates: Sequence[Arm],
+    runner: Runner[RunResult],
     *,
     seeds: int,
-    store: RunCache[RunResult],
-    workforce: Workforce,
-    progress: Progress,
     vary_costs: bool = True,
     swept: sweep.Range | None = None,
 ) -> Simulation:
@@ -67,15 +68,16 @@ def run_study(
     ``vary_costs`` repeats the runs with other costs; ``swept`` is a number of spares or standbys to
     vary. ConfigError if an arm's config is wrong, TraceError if the trace is too small for the job.
     """
-    arms = [*_affordable(setting, baselines(policies(), setting.config.evaluate))]
+    arms = [*_affordable(setting, baselines(installed_policies(), setting.config.evaluate))]
     arms += candidates
     unknown = has_unknown(setting)
     watched = 1 + sum(bool(arm.policies) for arm in arms)
     total = (len(arms) + 1 + watched) * seeds + (len(candidates) + 2) * seeds * unknown
-    total += sensitivity.runs_of(len(candidates), seeds) * vary_costs
-    swept_arms = sweep.arms_of(policies(), candidates)
+    total += runs_of_costs(len(candidates), seeds) * vary_costs
+    swept_arms = sweep.arms_of(installed_policies(), candidates)
     total += len(swept_arms) * len(swept.values) * seeds if swept else 0
-    study = Study(Runner(store, workforce, total, progress), seeds)
+    runner.total = total
+    study = Study(runner, seeds)
 
     runs = dict(study.play(setting, arms))
     if ORACLE in runs:
@@ -94,7 +96,7 @@ def run_study(
             way: compare.summarize(chosen, of, reference=reference, oracle=oracle, without={})
             for way, of in (("component", runs), ("job", other))
         }
-    points = sensitivity.vary_costs(study, setting, candidates) if vary_costs else ()
+    points = _vary_costs(study, setting, candidates) if vary_costs else ()
     return Simulation(
         job=_job(setting),
         seeds=study.seeds,
@@ -105,15 +107,15 @@ def run_study(
         runs=tuple(_without_timeline(run) for arm in arms for run in runs[arm.name]),
         break_even=_break_even(setting, runs),
         sensitivity=points,
-        sweep=sweep.sweep(study, setting, swept, swept_arms) if swept else msgspec.UNSET,
+        sweep=sweep.sweep(study.play, setting, swept, swept_arms) if swept else msgspec.UNSET,
         unknown_follows=both,
     )
 
 
 def has_unknown(setting: Setting) -> bool:
     """Return whether the trace has failures of unknown cause."""
-    bundle, _ = opened(Path(setting.trace))
-    return any(event.fatal and event.follows == "unknown" for event in bundle.events())
+    events = opened(Path(setting.trace)).events()
+    return any(event.fatal and event.follows == "unknown" for event in events)
 
 
 def _affordable(setting: Setting, arms: Iterable[Arm]) -> Iterable[Arm]:
@@ -124,12 +126,36 @@ def _affordable(setting: Setting, arms: Iterable[Arm]) -> Iterable[Arm]:
     return (arm for arm in arms if standbys_of(arm, evaluate) * size <= nodes)
 
 
-def first_episode(setting: Setting) -> Episode:
-    """Return the episode of the first seed; TraceError if the trace is too small for the job."""
-    evaluate = setting.config.evaluate
-    return episode_of(
-        Path(setting.trace), evaluate, 0, unknown=setting.unknown, from_ns=setting.from_ns
-    )
+def runs_of_costs(candidates: int, seeds: int) -> int:
+    """Return the number of runs with varied costs."""
+    return len(COSTS) * len(FACTORS) * 2 * candidates * min(seeds, COST_SEEDS)
+
+
+def _vary_costs(
+    study: Study, setting: Setting, candidates: Sequence[Arm]
+) -> tuple[SensitivityPoint, ...]:
+    """Play each candidate, and the same job without it, with each cost in turn times a factor.
+
+    With at most ``COST_SEEDS`` seeds, the gain at factor 1 equals that of the study.
+    """
+    points = []
+    for cost in COSTS:
+        for factor in FACTORS:
+            costs = setting.config.costs
+            changed = replace(costs, **{cost: getattr(costs, cost) * factor})
+            other = replace(setting, config=replace(setting.config, costs=changed))
+            runs = study.play(other, candidates, COST_SEEDS)
+            without = study.play(other, [without_policies(arm) for arm in candidates], COST_SEEDS)
+            points += [
+                SensitivityPoint(
+                    arm=arm.name,
+                    cost=cost,
+                    factor=factor,
+                    gain=compare.gain(runs[arm.name], without[arm.name]),
+                )
+                for arm in candidates
+            ]
+    return tuple(points)
 
 
 def _named(arms: Iterable[Arm], name: str) -> Arm:
@@ -153,7 +179,7 @@ def _break_even(setting: Setting, runs: Runs) -> BreakEven:
     The rule of Aupy, Robert, Vivien and Zaidouni in GPU-seconds, with the cost of one standby less;
     the prices are those that the policies see, at the actual failure rate.
     """
-    episode = first_episode(setting)
+    episode = setting.episode(0)
     base = Arm(name="", kind="candidate", what="")
     job = job_spec(base, setting.config, episode.mtbf_s)
     costs = kernel_config(base, setting.config, job).costs

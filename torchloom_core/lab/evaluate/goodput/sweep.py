@@ -1,9 +1,8 @@
 """Vary the number of spares: the same job and nodes, with a growing number of extra nodes."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -11,10 +10,10 @@ from msgspec.structs import replace
 from torchloom_core.config.schema import Evaluate
 from torchloom_core.floor.errors import ConfigError
 from torchloom_core.floor.suggest import nearest
+from torchloom_core.lab.evaluate.arm import MEMBERSHIP_POLICY, Arm
 from torchloom_core.lab.evaluate.goodput import compare
-from torchloom_core.lab.evaluate.goodput.arms import MEMBERSHIP_POLICY, Arm, elastic
+from torchloom_core.lab.evaluate.goodput.arms import baseline, elastic
 from torchloom_core.lab.evaluate.goodput.compare import Runs
-from torchloom_core.lab.evaluate.goodput.episode import episode_of
 from torchloom_core.lab.evaluate.goodput.run import Setting
 from torchloom_core.lab.evaluate.results import AS_PLANNED, RunResult, Sweep, SweepPoint
 
@@ -33,18 +32,8 @@ class Range(msgspec.Struct, frozen=True, kw_only=True):
     values: tuple[int, ...]
 
 
-class Player(Protocol):
-    """The part of the study that is needed here."""
-
-    def play(self, setting: Setting, arms: Sequence[Arm], most: int | None = None) -> Runs:
-        """Return the runs of every arm."""
-
-
 def range_of(text: str) -> Range:
-    """Read ``spares=0..16`` or ``spares=0..16:4``.
-
-    ConfigError if the form is another, or the key cannot be varied.
-    """
+    """Read ``spares=0..16`` or ``spares=0..16:4``; ConfigError if it cannot be read or varied."""
     found = _FORM.fullmatch(text)
     if not found:
         raise ConfigError(f"--sweep: need NAME=LOW..HIGH or NAME=LOW..HIGH:STEP, was {text!r}")
@@ -59,40 +48,32 @@ def range_of(text: str) -> Range:
 
 def check(setting: Setting, swept: Range) -> None:
     """Raise TraceError if the trace has too few nodes for the largest value."""
-    largest = _with(setting, swept.name, swept.values[-1])
-    episode_of(
-        Path(largest.trace),
-        largest.config.evaluate,
-        0,
-        unknown=largest.unknown,
-        from_ns=largest.from_ns,
-    )
+    _with(setting, swept.name, swept.values[-1]).episode(0)
 
 
 def arms_of(installed: Mapping[str, type[Any]], candidates: Iterable[Arm]) -> list[Arm]:
     """Return the arms of a sweep: both recovery modes, elastic, and the candidates."""
     arms = [
-        Arm(
-            name="restart",
-            kind="baseline",
-            what="any failure stops all groups, with the warm standbys of the config",
+        baseline(
+            "restart",
+            "any failure stops all groups, with the warm standbys of the config",
             recovery="restart",
         ),
-        Arm(
-            name="per_step",
-            kind="baseline",
-            what="the other groups go on and one step is lost",
-            recovery="per_step",
-        ),
+        baseline("per_step", "the other groups go on and one step is lost", recovery="per_step"),
     ]
     if MEMBERSHIP_POLICY in installed:
         arms.append(elastic())
     return [*arms, *candidates]
 
 
-def sweep(player: Player, setting: Setting, swept: Range, arms: Sequence[Arm]) -> Sweep:
+def sweep(
+    play: Callable[[Setting, Sequence[Arm]], Runs],
+    setting: Setting,
+    swept: Range,
+    arms: Sequence[Arm],
+) -> Sweep:
     """Play the arms with every value on all seeds; return goodput by value."""
-    played = [player.play(_with(setting, swept.name, value), arms) for value in swept.values]
+    played = [play(_with(setting, swept.name, value), arms) for value in swept.values]
     evaluate = setting.config.evaluate
     points = {}
     for arm in arms:

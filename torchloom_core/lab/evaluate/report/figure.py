@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from torchloom_core.lab.learning.forecast_score import Interval
+
 STYLE: dict[str, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "torchloom",
@@ -72,3 +74,20 @@ def canvas(
         text = io.StringIO()
         figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
         drawn.svg = text.getvalue()[text.getvalue().index("<svg") :]
+
+
+def draw_interval(
+    axes: Any, at: float, of: Interval, *, upright: bool = True, scale: float = 1.0, **style: Any
+) -> None:
+    """Draw the interval, if there is one, as a line at a place of the other axis."""
+    if of.low is not None and of.high is not None:
+        ends, place = [scale * of.low, scale * of.high], [at, at]
+        axes.plot(*((place, ends) if upright else (ends, place)), **style)
+
+
+def draw_estimate(
+    axes: Any, row: int, interval: Interval, mark: str, colour: str, scale: float = 1.0
+) -> None:
+    """Draw a value with its interval in a row of a plot."""
+    draw_interval(axes, row, interval, upright=False, scale=scale, color=colour, lw=2.2, alpha=0.55)
+    axes.plot([scale * interval.value], [row], mark, color=colour, ms=6)

@@ -1,17 +1,28 @@
-"""Results over several traces: rows for the tables and the page, and findings."""
+"""Results over several traces: rows for the tables and the page, findings, and plots."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
-from torchloom_core.lab.evaluate.fleet_means import MIN_FLEETS
-from torchloom_core.lab.evaluate.fleet_results import FleetArm, FleetGoodput, FleetScore, OverFleets
+from torchloom_core.lab.evaluate.over_fleets import MIN_FLEETS
 from torchloom_core.lab.evaluate.report import wording
-from torchloom_core.lab.evaluate.results import Report
+from torchloom_core.lab.evaluate.report.figure import SERIES, canvas, draw_estimate
+from torchloom_core.lab.evaluate.report.wording import POINTS
+from torchloom_core.lab.evaluate.results import (
+    FleetArm,
+    FleetGoodput,
+    FleetScore,
+    OverFleets,
+    Report,
+    TraceResults,
+)
 from torchloom_core.lab.learning.card import interval_text
 from torchloom_core.lab.learning.forecast_score import AlarmUnit, ForecastScore, Interval
 from torchloom_core.lab.learning.skill import RANDOM, is_clearly_above, least_above
+
+_ROW_INCH = 0.24
+_NONE = Interval(value=float("nan"))
 
 
 @dataclass(frozen=True)
@@ -73,7 +84,7 @@ def _forecasts(report: Report, scores: Sequence[FleetScore], alarms: AlarmUnit) 
                 "mean over fleets",
                 f"{over.prevalence:.3g}",
                 wording.estimate(over.auprc),
-                _signed(over.versus.get(RANDOM)),
+                wording.signed(over.versus.get(RANDOM)),
                 wording.estimate(over.precision, 2),
                 wording.estimate(over.recall, 2),
                 interval_text(alarms.scaled(over.false_alarms_per_node_day)),
@@ -163,7 +174,7 @@ def _cells(predictor: str, trace: str, score: ForecastScore, alarms: AlarmUnit) 
         trace,
         f"{score.prevalence:.3g}",
         wording.estimate(score.auprc),
-        _signed(score.versus.get(RANDOM)),
+        wording.signed(score.versus.get(RANDOM)),
         wording.estimate(score.precision, 2),
         wording.recall(score),
         interval_text(alarms.scaled(score.false_alarms_per_node_day)),
@@ -172,14 +183,6 @@ def _cells(predictor: str, trace: str, score: ForecastScore, alarms: AlarmUnit) 
 
 def _share(value: float | None) -> str:
     return "" if value is None else f"{value:.2f}"
-
-
-def _signed(interval: Interval | None) -> str:
-    if interval is None:
-        return ""
-    if interval.low is None or interval.high is None:
-        return f"{interval.value:+.3f}"
-    return f"{interval.value:+.3f} [{interval.low:+.3f}, {interval.high:+.3f}]"
 
 
 def _score(over: FleetScore, traces: int) -> str:
@@ -191,7 +194,7 @@ def _score(over: FleetScore, traces: int) -> str:
     if random is None or random.low is None:
         return f"{text} {_too_few(traces, ' with failures')}"
     counts = f"; ahead on {random.ahead} traces, behind on {random.behind}"
-    ranks = f"a random score on fleets like these ({_signed(random)}"
+    ranks = f"a random score on fleets like these ({wording.signed(random)}"
     if is_clearly_above(random, over.prevalence):
         return f"{text} It is above {ranks}{counts})."
     need = f"need the whole interval above {least_above(over.prevalence):+.3g}"
@@ -203,3 +206,69 @@ def _too_few(traces: int, of_what: str = "") -> str:
         f"Too few traces to generalize to another fleet: need {MIN_FLEETS}{of_what}, was "
         f"{traces}{' in total' if of_what else ''}."
     )
+
+
+def plots(report: Report) -> Iterator[str]:
+    """Yield the plots over several traces."""
+    fleets = report.fleets
+    if fleets is msgspec.UNSET:
+        return
+    if fleets.forecasts:
+        yield _forest(
+            "AUPRC above a random score",
+            [results.name for results in report.traces],
+            {
+                over.predictor: (
+                    [
+                        results.forecasts[number].versus.get(RANDOM, _NONE)
+                        for results in report.traces
+                    ],
+                    over.versus.get(RANDOM, _NONE),
+                )
+                for number, over in enumerate(fleets.forecasts)
+            },
+        )
+    if fleets.goodput is not msgspec.UNSET:
+        lines = {
+            over.name: (
+                [_without(results, over.name) for results in report.traces],
+                over.versus_without,
+            )
+            for over in fleets.goodput.arms
+            if over.versus_without is not None and over.kind in ("candidate", "oracle")
+        }
+        if lines:
+            names = [results.name for results in report.traces]
+            title = "gain over the same job without the arm's policies, points"
+            yield _forest(title, names, lines, POINTS)
+
+
+def _without(results: TraceResults, name: str) -> Interval:
+    """Return the gain of an arm on a trace."""
+    arms = results.simulation.arms if results.simulation else ()
+    found = next((arm.versus_without for arm in arms if arm.name == name), None)
+    return _NONE if found is None else found
+
+
+def _forest(
+    title: str,
+    traces: Sequence[str],
+    lines: dict[str, tuple[list[Interval], Interval]],
+    scale: float = 1.0,
+) -> str:
+    """Return a forest plot: per arm or predictor one row per trace and one for the mean."""
+    rows = [name for name in lines for _ in range(len(traces) + 1)]
+    with canvas(9.6, 0.9 + _ROW_INCH * len(rows)) as drawn:
+        axes, names, row = drawn.axes, list[str](), 0
+        axes.axvline(0, color="#6e7781", lw=1, ls="--")
+        for (name, (each, mean)), colour in zip(lines.items(), SERIES * len(lines), strict=False):
+            shown = [(trace, interval, "o") for trace, interval in zip(traces, each, strict=True)]
+            shown.append(("mean over fleets", mean, "D"))
+            for trace, interval, mark in shown:
+                draw_estimate(axes, row, interval, mark, colour, scale)
+                names.append(f"{name}, {trace}")
+                row += 1
+        axes.set_yticks(range(row), names)
+        axes.set_ylim(row - 0.4, -0.6)
+        axes.set_xlabel(title)
+    return drawn.svg

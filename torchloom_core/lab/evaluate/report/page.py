@@ -9,13 +9,11 @@ import msgspec
 
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.lab.evaluate.goodput.compare import MIN_SEEDS
-from torchloom_core.lab.evaluate.goodput.sensitivity import SEEDS
+from torchloom_core.lab.evaluate.goodput.study import COST_SEEDS
 from torchloom_core.lab.evaluate.report import (
     allreduce,
-    fleet_plots,
     fleets,
-    forecast_plots,
-    goodput_plots,
+    plots,
     wording,
 )
 from torchloom_core.lab.evaluate.report.findings import findings, flips, ranked, warnings, watched
@@ -53,7 +51,7 @@ def page_text(report: Report) -> str:
         recall=wording.recall,
         counts=wording.counts,
         min_seeds=MIN_SEEDS,
-        swept=SEEDS,
+        swept=COST_SEEDS,
         duration=wording.duration,
     )
 
@@ -62,11 +60,10 @@ def _fleets(report: Report) -> dict[str, Any]:
     """Return the section over all traces, empty for one trace."""
     if report.fleets is msgspec.UNSET:
         return {}
-    plots = fleet_plots.plots(report)
     return {
         "findings": fleets.findings(report.fleets),
         "listings": list(fleets.listings(report)),
-        "plots": [_markup(svg) for svg in plots],
+        "plots": [_markup(svg) for svg in fleets.plots(report)],
     }
 
 
@@ -104,10 +101,10 @@ def _markup(svg: str) -> Any:
 def _plots(results: TraceResults) -> dict[str, str]:
     drawn: dict[str, str] = {}
     if results.forecasts:
-        drawn["curve"] = forecast_plots.curve_plot(results.forecasts)
-        drawn["calibration"] = forecast_plots.calibration_plot(results.forecasts)
-        drawn["lead"] = forecast_plots.lead_plot(results.forecasts)
-        drawn["false_alarms"] = forecast_plots.false_alarm_plot(
+        drawn["curve"] = plots.curve_plot(results.forecasts)
+        drawn["calibration"] = plots.calibration_plot(results.forecasts)
+        drawn["lead"] = plots.lead_plot(results.forecasts)
+        drawn["false_alarms"] = plots.false_alarm_plot(
             results.forecasts, wording.forecast_alarms([results])
         )
     if results.allreduce is not msgspec.UNSET:
@@ -115,11 +112,11 @@ def _plots(results: TraceResults) -> dict[str, str]:
         drawn["modes"] = allreduce.mode_plot(results.allreduce)
     if results.simulation is not None:
         simulation = results.simulation
-        drawn["goodput"] = goodput_plots.goodput_plot(simulation)
-        drawn["buckets"] = goodput_plots.bucket_plot(simulation)
-        drawn["timeline"] = goodput_plots.timeline_plot(simulation, results.trace["start_ns"])
-        drawn["sensitivity"] = goodput_plots.sensitivity_plot(simulation)
-        drawn["break_even"] = goodput_plots.break_even_plot(simulation)
+        drawn["goodput"] = plots.goodput_plot(simulation)
+        drawn["buckets"] = plots.bucket_plot(simulation)
+        drawn["timeline"] = plots.timeline_plot(simulation, results.trace["start_ns"])
+        drawn["sensitivity"] = plots.sensitivity_plot(simulation)
+        drawn["break_even"] = plots.break_even_plot(simulation)
         if simulation.sweep is not msgspec.UNSET:
             drawn["sweep"] = sweep_plot(simulation.sweep)
     return drawn

@@ -4,7 +4,7 @@ from typing import Any
 
 from torchloom_core.lab.evaluate.goodput.compare import MIN_SEEDS
 from torchloom_core.lab.evaluate.report import wording
-from torchloom_core.lab.evaluate.report.figure import SERIES, canvas
+from torchloom_core.lab.evaluate.report.figure import SERIES, canvas, draw_interval
 from torchloom_core.lab.evaluate.results import AS_PLANNED, Sweep, SweepPoint
 from torchloom_core.lab.learning.forecast_score import Interval
 
@@ -121,5 +121,4 @@ def _distinct_lines(sweep: Sweep) -> list[tuple[list[str], tuple[SweepPoint, ...
 
 def _band(axes: Any, at: list[int], intervals: list[Interval], colour: str) -> None:
     for x, one in zip(at, intervals, strict=True):
-        if one.low is not None and one.high is not None:
-            axes.plot([x, x], [one.low, one.high], color=colour, lw=1.2, alpha=0.5)
+        draw_interval(axes, x, one, color=colour, lw=1.2, alpha=0.5)

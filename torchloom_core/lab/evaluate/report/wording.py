@@ -1,6 +1,6 @@
 """Format numbers and relations, alike in tables, page and findings."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import UNSET
 
@@ -31,12 +31,22 @@ def duration(seconds: float) -> str:
     return f"{seconds:.3g} s"
 
 
-def estimate(interval: Interval, digits: int = 3) -> str:
-    """Return ``0.951 [0.943, 0.958]``, or the value alone where there is no interval."""
-    text = f"{interval.value:.{digits}f}"
+def bounded(interval: Interval, form: Callable[[float], str]) -> str:
+    """Return ``value [low, high]``, or the value alone where there is no interval."""
+    text = form(interval.value)
     if interval.low is None or interval.high is None:
         return text
-    return f"{text} [{interval.low:.{digits}f}, {interval.high:.{digits}f}]"
+    return f"{text} [{form(interval.low)}, {form(interval.high)}]"
+
+
+def estimate(interval: Interval, digits: int = 3) -> str:
+    """Return ``0.951 [0.943, 0.958]``."""
+    return bounded(interval, f"{{:.{digits}f}}".format)
+
+
+def signed(interval: Interval | None) -> str:
+    """Return ``+0.032 [+0.011, +0.070]``, "" without a difference."""
+    return "" if interval is None else bounded(interval, "{:+.3f}".format)
 
 
 def forecast_alarms(traces: Sequence[TraceResults]) -> AlarmUnit:
@@ -56,11 +66,9 @@ def policy_alarms(results: TraceResults) -> AlarmUnit:
 
 def difference(interval: Interval) -> str:
     """Return ``+0.032 [+0.011, +0.070]``, or the value and why it has no interval."""
-    text = f"{interval.value:+.3f}"
-    if interval.low is None or interval.high is None:
-        why = interval.method.removeprefix("none: ")
-        return f"{text} (no interval: {why})" if why else text
-    return f"{text} [{interval.low:+.3f}, {interval.high:+.3f}]"
+    text, why = signed(interval), interval.method.removeprefix("none: ")
+    has_none = interval.low is None or interval.high is None
+    return f"{text} (no interval: {why})" if has_none and why else text
 
 
 def recall(score: ForecastScore) -> str:
@@ -71,12 +79,7 @@ def recall(score: ForecastScore) -> str:
 
 def gain(interval: Interval | None) -> str:
     """Return a difference in goodput as ``+1.23 [+0.80, +1.70]``, in points."""
-    if interval is None:
-        return ""
-    text = _points(interval.value)
-    if interval.low is None or interval.high is None:
-        return text
-    return f"{text} [{_points(interval.low)}, {_points(interval.high)}]"
+    return "" if interval is None else bounded(interval, _points)
 
 
 def _points(share: float) -> str:

@@ -1,6 +1,7 @@
-"""Plots of a simulation: goodput, lost time, timeline, cost sensitivity and break-even."""
+"""Plots of a trace: its simulation, and the forecasts of predictors."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from torchloom_core.floor.clock import SECOND_NS
@@ -8,13 +9,18 @@ from torchloom_core.lab.evaluate.report.figure import (
     BUCKET_COLOUR,
     KIND_COLOUR,
     SERIES,
+    Canvas,
     canvas,
+    draw_estimate,
+    draw_interval,
 )
 from torchloom_core.lab.evaluate.report.findings import ranked, watched
-from torchloom_core.lab.evaluate.report.wording import POINTS
+from torchloom_core.lab.evaluate.report.wording import POINTS, estimate
 from torchloom_core.lab.evaluate.results import ArmSummary, Simulation
+from torchloom_core.lab.learning.forecast_score import AlarmUnit, ForecastScore
 
 _ROW_INCH = 0.28
+_HOUR_S = 3600.0
 _DAY_NS = 86_400 * SECOND_NS
 
 _DECIDED = {
@@ -41,10 +47,7 @@ def goodput_plot(simulation: Simulation) -> str:
     with canvas(9.6, 0.9 + _ROW_INCH * len(arms)) as drawn:
         axes = drawn.axes
         for row, arm in enumerate(arms):
-            colour, value = KIND_COLOUR[arm.kind], arm.goodput
-            if value.low is not None and value.high is not None:
-                axes.plot([value.low, value.high], [row, row], color=colour, lw=2.2, alpha=0.55)
-            axes.plot([value.value], [row], "o", color=colour, ms=6)
+            draw_estimate(axes, row, arm.goodput, "o", KIND_COLOUR[arm.kind])
         reference = next(arm for arm in arms if arm.name == simulation.reference)
         axes.axvline(reference.goodput.value, color="#6e7781", lw=1, ls="--")
         _name_rows(axes, arms)
@@ -109,10 +112,9 @@ def sensitivity_plot(simulation: Simulation) -> str:
                 at = [point.factor for point in line]
                 gains = [POINTS * point.gain.value for point in line]
                 axes.plot(at, gains, "o-", ms=3.5, lw=1.4, color=colour, label=arm)
+                thin: dict[str, Any] = {"color": colour, "lw": 1.2, "alpha": 0.5}
                 for point in line:
-                    if point.gain.low is not None and point.gain.high is not None:
-                        ends = [POINTS * point.gain.low, POINTS * point.gain.high]
-                        axes.plot([point.factor] * 2, ends, color=colour, lw=1.2, alpha=0.5)
+                    draw_interval(axes, point.factor, point.gain, scale=POINTS, **thin)
             axes.set_xscale("log", base=2)
             factors = sorted({point.factor for point in points if point.cost == cost})
             axes.set_xticks(factors, [f"{factor:g}" for factor in factors])
@@ -165,3 +167,67 @@ def _name_rows(axes: Any, arms: Sequence[ArmSummary]) -> None:
         label.set_color(KIND_COLOUR[arm.kind])
         label.set_fontweight("bold" if arm.kind == "candidate" else "normal")
     axes.set_ylim(-0.6, len(arms) - 0.4)
+
+
+@contextmanager
+def _small(title: str) -> Iterator[Canvas]:
+    """Yield a small figure with a title; it gets a legend."""
+    with canvas(4.4, 3.2) as drawn:
+        yield drawn
+        drawn.axes.set_title(title)
+        drawn.axes.legend(fontsize=8)
+
+
+def curve_plot(scores: Sequence[ForecastScore]) -> str:
+    """Return the precision-recall curve of every predictor, and the prevalence."""
+    with _small("Precision and recall of samples, AUPRC") as drawn:
+        axes = drawn.axes
+        for score, colour in zip(scores, SERIES * len(scores), strict=False):
+            recall = [point.recall for point in score.curve]
+            precision = [point.precision for point in score.curve]
+            label = f"{score.predictor}, {estimate(score.auprc)}"
+            axes.step(recall, precision, where="post", color=colour, lw=1.4, label=label)
+        axes.axhline(scores[0].prevalence, color="#6e7781", lw=1, ls="--", label="prevalence")
+        axes.set(xlabel="recall", ylabel="precision", xlim=(0, 1), ylim=(0, 1.02))
+    return drawn.svg
+
+
+def calibration_plot(scores: Sequence[ForecastScore]) -> str:
+    """Return the observed frequency against the forecast probability."""
+    with _small("Calibration") as drawn:
+        axes = drawn.axes
+        top = max((max(b.forecast, b.observed) for s in scores for b in s.calibration), default=1.0)
+        axes.plot([0, top], [0, top], color="#6e7781", lw=1, ls="--", label="perfect calibration")
+        for score, colour in zip(scores, SERIES * len(scores), strict=False):
+            forecast = [b.forecast for b in score.calibration]
+            observed = [b.observed for b in score.calibration]
+            axes.plot(forecast, observed, "o-", color=colour, ms=4, lw=1.2, label=score.predictor)
+        axes.set(xlabel="forecast probability", ylabel="observed frequency")
+    return drawn.svg
+
+
+def lead_plot(scores: Sequence[ForecastScore]) -> str:
+    """Return the share of incidents found at least a given lead time ahead."""
+    with _small("Incidents found at least this long ahead") as drawn:
+        axes = drawn.axes
+        for score, colour in zip(scores, SERIES * len(scores), strict=False):
+            leads = sorted(score.leads_s, reverse=True)
+            share = [(number + 1) / max(score.incidents, 1) for number in range(len(leads))]
+            hours = [lead / _HOUR_S for lead in leads]
+            axes.step(hours, share, where="pre", color=colour, lw=1.4, label=score.predictor)
+        axes.set(xlabel="lead time, hours", ylabel="share of incidents", ylim=(0, 1.02))
+    return drawn.svg
+
+
+def false_alarm_plot(scores: Sequence[ForecastScore], unit: AlarmUnit) -> str:
+    """Return recall of incidents against false alarms, one point per predictor."""
+    with _small("At the threshold") as drawn:
+        axes = drawn.axes
+        for score, colour in zip(scores, SERIES * len(scores), strict=False):
+            alarms, recall = unit.scaled(score.false_alarms_per_node_day), score.recall
+            draw_interval(axes, recall.value, alarms, upright=False, color=colour, lw=1.2)
+            draw_interval(axes, alarms.value, recall, color=colour, lw=1.2)
+            axes.plot([alarms.value], [recall.value], "o", color=colour, label=score.predictor)
+        axes.set(xlabel=f"false alarms {unit.text}", ylabel="recall of incidents", ylim=(0, 1.02))
+        axes.set_xlim(left=0)
+    return drawn.svg

@@ -1,14 +1,72 @@
-"""Count the proposals and verdicts of a run, and average them over runs."""
+"""An arm of a study, a variant of the same job, and the counts of its verdicts."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
 
-from torchloom_core.lab.evaluate.arm_results import Verdicts
+import msgspec
+
 from torchloom_core.live.kernel.actions.kinds import kind_of
 from torchloom_core.wire.actions import name_of
 from torchloom_core.wire.decisions import Verdict
 
+ArmKind = Literal["bound", "baseline", "oracle", "candidate"]
+"""``bound``: an upper bound; ``oracle``: knows the future; ``candidate``: under test."""
+
+MEMBERSHIP_POLICY = "membership"
 _MOST_ALERTS = 5
+
+Interval = float | Literal["base", "first", "young", "daly", "never"]
+"""Seconds; ``base``: the config's, or Daly's; ``first``: the initial one of a run whose policy sets
+the interval."""
+
+Foresight = Literal["", "no_failures", "random", "always", "oracle", "clairvoyant"]
+"""Knowledge of the future that no real policy has."""
+
+
+class Arm(msgspec.Struct, frozen=True, kw_only=True):
+    """One way to run the job.
+
+    An absent ``recovery`` is the config's, as are absent ``standbys``: warm groups, or ``all`` that
+    standbys and spares allow. Remaining nodes are cold spares, so that every arm pays for the same
+    nodes. On links, ``mode`` is that of a static arm. ``policies`` and ``predictors`` are as in the
+    config; without policies there are no ticks.
+    """
+
+    name: str
+    kind: ArmKind
+    what: str
+    needs_forecast: bool = False
+    interval: Interval = "base"
+    recovery: Literal["restart", "per_step"] | None = None
+    standbys: int | Literal["all"] | None = None
+    foresight: Foresight = ""
+    alarms_per_node_day: float = 0.0
+    mode: str = ""
+    policies: dict[str, dict[str, Any]] = {}
+    predictors: dict[str, dict[str, Any]] = {}
+
+    @property
+    def grows(self) -> bool:
+        """Whether its run may have more groups than the job is planned for."""
+        return MEMBERSHIP_POLICY in self.policies
+
+
+class Verdicts(msgspec.Struct, frozen=True, kw_only=True):
+    """Proposals and verdicts: counts of one run, or means over runs.
+
+    A proposal that is repeated at the next tick counts again. ``granted`` counts by kind of action,
+    such as ``migrate`` or ``cordon``; ``denied`` by the arbiter's rule, with one reason of each in
+    ``why_denied``; ``cordons`` by node. ``alerts`` has the texts of the first granted ones, each
+    once.
+    """
+
+    proposed: float = 0.0
+    granted: dict[str, float] = {}
+    denied: dict[str, float] = {}
+    why_denied: dict[str, str] = {}
+    cordons: dict[str, float] = {}
+    alerts: tuple[str, ...] = ()
 
 
 class VerdictCounts:
