@@ -11,7 +11,7 @@ from tests.recorded_epoch import record_epoch
 from tests.waiting import eventually
 from torchloom_core.floor.errors import StateError
 from torchloom_core.live.dashboard.board import STATES
-from torchloom_core.live.dashboard.recorded_run import RecordedRun
+from torchloom_core.live.dashboard.run_state import RecordedRun
 from torchloom_core.live.dashboard.time_accounting import KINDS
 
 

@@ -16,8 +16,7 @@ from torchloom_core.cli.progress import ReportProgress, progress
 from torchloom_core.cli.standby_task_options import INTERRUPTED
 from torchloom_core.cli.weaver_client import find_weaver, open_client, send
 from torchloom_core.floor.errors import MessageError, RequestError
-from torchloom_core.live.trajectory.pieces import Pieces
-from torchloom_core.live.trajectory.standby_tasks import StandbyTasks
+from torchloom_core.live.trajectory.standby_tasks import Pieces, StandbyTasks
 from torchloom_core.wire import subjects
 from torchloom_core.wire.capabilities import from_json
 from torchloom_core.wire.codec import UNREADABLE, decode_event

@@ -15,7 +15,7 @@ from torchloom_core.wire.standby_task import MOST_SECONDS
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from torchloom_core.live.trajectory.pieces import Pieces
+    from torchloom_core.live.trajectory.standby_tasks import Pieces
 
 INTERRUPTED = 130
 """Exit status of a standby task that Ctrl-C ended."""

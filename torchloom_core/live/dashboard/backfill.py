@@ -9,8 +9,7 @@ from pathlib import Path
 
 from torchloom_core.floor.errors import StateError
 from torchloom_core.live.trajectory.layout import newest_epoch
-from torchloom_core.live.trajectory.pieces import Pieces
-from torchloom_core.live.trajectory.standby_tasks import newest_recorded
+from torchloom_core.live.trajectory.standby_tasks import Pieces, newest_recorded
 from torchloom_core.wire.operator import Status
 
 _DELAY_S = 2.0

@@ -18,6 +18,7 @@ from torchloom_core.interface.arrays import Floats
 from torchloom_core.live.dashboard import heatmap
 from torchloom_core.live.dashboard.board import STATES, median_of
 from torchloom_core.live.dashboard.downsampling import POINTS
+from torchloom_core.live.dashboard.health import health
 from torchloom_core.live.dashboard.preview import LandscapeNews
 from torchloom_core.live.dashboard.run_state import RunState
 from torchloom_core.live.transport.quota import Quota
@@ -193,7 +194,7 @@ class Browser:
             "metrics": board.metrics,
             "leaves_out": board.leaves_out,
             "time_account": board.time_account.shares,
-            "health": state.health(),
+            "health": health(board, state.status, now_s),
             "slow": board.slow.rows()[:_MOST_SLOW],
             "slow_ratio": board.slow.ratio,
             "waiting": board.waiting(now_s),

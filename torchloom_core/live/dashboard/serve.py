@@ -18,7 +18,7 @@ from torchloom_core.live.dashboard.auth import LOOPBACK, SessionKeys
 from torchloom_core.live.dashboard.backtest import LOOK_EVERY_S, Backtest
 from torchloom_core.live.dashboard.browser import PATIENCE_S
 from torchloom_core.live.dashboard.live import Live
-from torchloom_core.live.dashboard.recorded_run import RecordedRun
+from torchloom_core.live.dashboard.run_state import RecordedRun
 from torchloom_core.live.dashboard.slow import RATIO
 from torchloom_core.live.trajectory.layout import run_folder
 from torchloom_core.live.transport.operator import ControlClient
@@ -118,13 +118,7 @@ def _listener(dashboard: Dashboard) -> socket.socket:
 
 
 def hosts_of(host: str, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the names by which a browser may reach the dashboard.
-
-    Examples
-    --------
-    >>> hosts_of("::1", ("gpu7",))
-    ('127.0.0.1', 'localhost', '[::1]', '[::1]', 'gpu7')
-    """
+    """Return the names by which a browser may reach the dashboard, an IPv6 address in brackets."""
     given = (f"[{name}]" if ":" in name else name for name in (host, *names))
     return (*LOOPBACK, *given)
 

@@ -93,7 +93,8 @@ def _member(raw: bytes) -> Member:
 def reply(quorum: Quorum) -> bytes:
     """Return the answer to all members of a quorum."""
     members = b"".join(_part(member.raw) for member in quorum.members)
-    return _response(_head(quorum) + members + _created())
+    head = _encoded("Quorum", quorum_id=quorum.quorum_id)
+    return _encoded("LighthouseQuorumResponse", quorum=head + members + _created())
 
 
 def ordered_replies(quorum: Quorum, order: Sequence[str]) -> Iterator[tuple[str, bytes]]:
@@ -111,38 +112,32 @@ def ordered_replies(quorum: Quorum, order: Sequence[str]) -> Iterator[tuple[str,
     members = sorted(quorum.members, key=key)
     before = [_part(_renamed(member, f"!{at:06d}")) for at, member in enumerate(members)]
     after = [_part(_renamed(member, f"~{at:06d}")) for at, member in enumerate(members)]
-    head, tail = _head(quorum), _created()
+    head, tail = _encoded("Quorum", quorum_id=quorum.quorum_id), _created()
     earlier, later = b"", b"".join(after)
     for at, member in enumerate(members):
         later = later[len(after[at]) :]
-        yield (
-            member.replica_id,
-            _response(b"".join((head, earlier, _part(member.raw), later, tail))),
-        )
+        body = b"".join((head, earlier, _part(member.raw), later, tail))
+        yield member.replica_id, _encoded("LighthouseQuorumResponse", quorum=body)
         earlier += before[at]
 
 
 def _renamed(member: Member, replica_id: str) -> bytes:
     # In protobuf the last of equal fields counts.
-    return member.raw + bytes(MESSAGES["QuorumMember"](replica_id=replica_id).SerializeToString())
+    return member.raw + _encoded("QuorumMember", replica_id=replica_id)
 
 
 def _part(member: bytes) -> bytes:
-    return bytes(MESSAGES["Quorum"](participants=[member]).SerializeToString())
-
-
-def _head(quorum: Quorum) -> bytes:
-    return bytes(MESSAGES["Quorum"](quorum_id=quorum.quorum_id).SerializeToString())
+    return _encoded("Quorum", participants=[member])
 
 
 def _created() -> bytes:
     created = Timestamp()
     created.FromNanoseconds(time.time_ns())
-    return bytes(MESSAGES["Quorum"](created=created.SerializeToString()).SerializeToString())
+    return _encoded("Quorum", created=created.SerializeToString())
 
 
-def _response(body: bytes) -> bytes:
-    return bytes(MESSAGES["LighthouseQuorumResponse"](quorum=body).SerializeToString())
+def _encoded(name: str, **fields: Any) -> bytes:
+    return bytes(MESSAGES[name](**fields).SerializeToString())
 
 
 def _parse(name: str, data: bytes) -> Any:

@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from torchloom_core.live.trajectory.pieces import Pieces
+from torchloom_core.live.trajectory.standby_tasks import Pieces
 from torchloom_core.wire.landscape import LANDSCAPE, MOST_SIDE, Cells, Curvature, Line, Piece, Plane
 from torchloom_core.wire.operations import Survey
 from torchloom_core.wire.standby_task import Loss

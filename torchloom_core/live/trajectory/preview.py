@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from torchloom_core.live.trajectory.pieces import Pieces
+from torchloom_core.live.trajectory.standby_tasks import Pieces
 from torchloom_core.wire.knobs import shown
 from torchloom_core.wire.operations import Rehearse
 from torchloom_core.wire.preview import (

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Iterator
 from heapq import nlargest
 from itertools import islice
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -22,7 +22,6 @@ from torchloom_core.live.trajectory.summaries import summarise
 from torchloom_core.wire.actions import name_of
 from torchloom_core.wire.decisions import PolicyFailed
 from torchloom_core.wire.events import PredictorFailed
-from torchloom_core.wire.limits import KnobValue
 from torchloom_core.wire.operator import (
     AtRisk,
     CrashLoop,
@@ -174,12 +173,12 @@ def describe_knobs(kernel: Kernel, page: Page = _FIRST) -> KnobTable:
     """Return a page of the knobs: specifications, desired values, and values by worker."""
     fleet = kernel.fleet
     own = (
-        _Own(hello.worker, fleet.knobs[row])
+        (hello.worker, fleet.knobs[row])
         for row, hello in enumerate(fleet.hello)
         if page.workers and row >= _row_after(kernel, page.after) and fleet.state[row] != "gone"
     )
     some, more = _fitting(own)
-    values = {worker: knobs for worker, knobs in some}
+    values = dict(some)
     if page.after:
         return KnobTable(values=values, more=more)
     waiting = (hello for row, hello in enumerate(fleet.hello) if fleet.state[row] == "standby")
@@ -194,11 +193,6 @@ def describe_knobs(kernel: Kernel, page: Page = _FIRST) -> KnobTable:
         more=more,
         tried=tuple(spec.name for spec in specs if spec.name in tried),
     )
-
-
-class _Own(NamedTuple):
-    worker: str
-    knobs: dict[str, KnobValue]
 
 
 _T = TypeVar("_T")

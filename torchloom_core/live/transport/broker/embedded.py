@@ -47,13 +47,7 @@ _LOOPBACK_OF = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
 def nats_url(host: str, port: int) -> str:
-    """Return the URL for clients; an IPv6 address is put in brackets.
-
-    Examples
-    --------
-    >>> nats_url("127.0.0.1", 4222), nats_url("::1", 4222)
-    ('nats://127.0.0.1:4222', 'nats://[::1]:4222')
-    """
+    """Return the URL for clients; an IPv6 address is put in brackets."""
     return f"nats://[{host}]:{port}" if ":" in host else f"nats://{host}:{port}"
 
 
