@@ -15,7 +15,7 @@ from torchloom_threadlet.compression.collectives import (
     reduce_together,
 )
 from torchloom_threadlet.compression.modes import make_codecs
-from torchloom_threadlet.compression.pieces import Piece, Pieces
+from torchloom_threadlet.compression.powersgd import Piece, Pieces
 from torchloom_threadlet.compression.quantizers import Bfloat16, Float16, Int8
 
 CODECS = make_codecs(0.01, 4)

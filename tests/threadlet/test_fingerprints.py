@@ -5,8 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchloom_threadlet.standby_tasks import fingerprints
-from torchloom_threadlet.standby_tasks.fingerprints import fingerprint
+from torchloom_threadlet.standby_tasks import saved_state
+from torchloom_threadlet.standby_tasks.saved_state import fingerprint
 
 KINDS = [torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.complex64, torch.int64]
 
@@ -42,7 +42,7 @@ def test_order_and_shape_change_the_fingerprint():
 def test_parts_are_weighted_by_their_position_in_the_whole(monkeypatch):
     weight = torch.arange(10.0)
     whole = fingerprint([weight])
-    monkeypatch.setattr(fingerprints, "_AT_ONCE", 4)
+    monkeypatch.setattr(saved_state, "_AT_ONCE", 4)
     assert fingerprint([weight]) == whole
     assert fingerprint([weight.roll(4)]) != whole
 

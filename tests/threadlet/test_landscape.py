@@ -15,12 +15,14 @@ from torchloom_threadlet.landscape.directions import (
     plane_of,
     update,
 )
-from torchloom_threadlet.landscape.grid import (
+from torchloom_threadlet.landscape.surface import (
+    Surface,
     in_rounds,
+    inner,
+    norm,
     plane,
     shares,
 )
-from torchloom_threadlet.landscape.surface import Surface, inner, norm
 
 
 class Bowl:

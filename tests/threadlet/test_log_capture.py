@@ -5,8 +5,7 @@ import multiprocessing
 
 import pytest
 
-from torchloom_threadlet.trainer.log_capture import LogCapture, wanted
-from torchloom_threadlet.trainer.log_lines import LogLines
+from torchloom_threadlet.trainer.trainer_log import LogCapture, LogLines, wanted_level
 
 
 @pytest.fixture
@@ -206,10 +205,10 @@ def test_a_forked_child_sends_nothing(capture, sent):
 
 
 def test_the_level_comes_from_the_environment(caplog):
-    assert wanted({}) == "warning"
-    assert wanted({"TORCHLOOM_TRAINER_LOG": "Info"}) == "info"
-    assert wanted({"TORCHLOOM_TRAINER_LOG": "off"}) == "off"
-    assert wanted({"TORCHLOOM_TRAINER_LOG": "loud"}) == "warning"
+    assert wanted_level({}) == "warning"
+    assert wanted_level({"TORCHLOOM_TRAINER_LOG": "Info"}) == "info"
+    assert wanted_level({"TORCHLOOM_TRAINER_LOG": "off"}) == "off"
+    assert wanted_level({"TORCHLOOM_TRAINER_LOG": "loud"}) == "warning"
     assert "need one of off, error, warning, info, debug, was 'loud'" in caplog.text
 
 

@@ -7,9 +7,12 @@ import sys
 
 import pytest
 
-from torchloom_threadlet.trainer.log_capture import LogCapture
-from torchloom_threadlet.trainer.log_lines import LogLines
-from torchloom_threadlet.trainer.output_capture import OutputCapture, wanted
+from torchloom_threadlet.trainer.trainer_log import (
+    LogCapture,
+    LogLines,
+    OutputCapture,
+    wanted_streams,
+)
 
 
 @pytest.fixture
@@ -108,7 +111,10 @@ def test_after_stop_the_stream_is_restored(lines, sent):
 
 
 def test_the_streams_come_from_the_environment(caplog):
-    assert wanted({}) == ()
-    assert wanted({"TORCHLOOM_TRAINER_OUTPUT": "stderr, Stdout,stderr"}) == ("stdout", "stderr")
-    assert wanted({"TORCHLOOM_TRAINER_OUTPUT": "both"}) == ()
+    assert wanted_streams({}) == ()
+    assert wanted_streams({"TORCHLOOM_TRAINER_OUTPUT": "stderr, Stdout,stderr"}) == (
+        "stdout",
+        "stderr",
+    )
+    assert wanted_streams({"TORCHLOOM_TRAINER_OUTPUT": "both"}) == ()
     assert "need some of stdout,stderr or nothing, was 'both'" in caplog.text

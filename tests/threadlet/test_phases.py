@@ -9,7 +9,7 @@ import pytest
 from torchloom_threadlet.adapters.torchft.measurements import stamp_waits
 from torchloom_threadlet.flight_recorder import Collectives, read_collectives
 from torchloom_threadlet.ipc import COMPUTE, Phase, Samples
-from torchloom_threadlet.sidecar.trainer_state import gauges, phase_fields
+from torchloom_threadlet.sidecar.telemetry import gauges, phase_fields
 from torchloom_threadlet.trainer.phases import Phases
 from torchloom_threadlet.trainer.sample_buffer import SampleBuffer
 

@@ -11,10 +11,8 @@ from hypothesis import strategies as st
 
 from tests.examples import examples
 from torchloom_threadlet.compression import MODES
-from torchloom_threadlet.compression.codecs import Memory
-from torchloom_threadlet.compression.collectives import Exchange, Gather, Peers, _answers
-from torchloom_threadlet.compression.cuts import LEAST_NUMBERS, Bucket, Plain, edges
-from torchloom_threadlet.compression.flights import drive
+from torchloom_threadlet.compression.codecs import LEAST_NUMBERS, Bucket, Memory, Plain, edges
+from torchloom_threadlet.compression.collectives import Exchange, Gather, Peers, _answers, drive
 from torchloom_threadlet.compression.knobs import allreduce_knobs
 from torchloom_threadlet.compression.modes import make_codecs
 

@@ -5,8 +5,7 @@ import pytest
 from tests.threadlet.test_hangs import value_of
 from torchloom_core.wire.messages import Note
 from torchloom_threadlet.stacks import innermost, stack_of
-from torchloom_threadlet.trainer.compilations import Compilations
-from torchloom_threadlet.trainer.phases import Phases
+from torchloom_threadlet.trainer.phases import Compilations, Phases
 
 STACKS = """Thread 0x00007f01 (most recent call first):
   File "/env/queue.py", line 180 in get

@@ -14,7 +14,7 @@ from torchloom_core.wire.operations import Survey
 from torchloom_core.wire.standby_task import End
 from torchloom_threadlet.landscape import Landscape
 from torchloom_threadlet.landscape.directions import filter_normalised, orthogonal_to
-from torchloom_threadlet.landscape.grid import shares
+from torchloom_threadlet.landscape.surface import shares
 
 ALWAYS = 3600.0
 

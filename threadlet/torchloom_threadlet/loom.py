@@ -19,9 +19,9 @@ from torchloom_threadlet.adapters.adapter import Adapter, Diverged, end_drained
 from torchloom_threadlet.cleaning import error_line
 from torchloom_threadlet.identity import Identity, Join
 from torchloom_threadlet.ipc import Goodbye
-from torchloom_threadlet.trainer.knob_table import KnobForm, knob_of
-from torchloom_threadlet.trainer.log_capture import TrainerLog
+from torchloom_threadlet.trainer.actuators import KnobForm, knob_of
 from torchloom_threadlet.trainer.standby_tasks import StandbyTasks
+from torchloom_threadlet.trainer.trainer_log import TrainerLog
 from torchloom_threadlet.trainer.worker import Worker
 from torchloom_threadlet.training.optimizer_knobs import managed
 from torchloom_threadlet.training.rounds import Rounds

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from torchloom_threadlet.compression.cuts import LEAST_BYTES
+from torchloom_threadlet.compression.codecs import LEAST_BYTES
 from torchloom_threadlet.compression.modes import MODES
 from torchloom_threadlet.compression.process_group import CompressedProcessGroup
 

@@ -5,8 +5,7 @@ from collections.abc import Iterable
 from torch import Tensor
 
 from torchloom_threadlet.compression.codecs import Codec
-from torchloom_threadlet.compression.pieces import Pieces
-from torchloom_threadlet.compression.powersgd import PowerSGD
+from torchloom_threadlet.compression.powersgd import Pieces, PowerSGD
 from torchloom_threadlet.compression.quantizers import Bfloat16, Float16, Int8, Sharded
 from torchloom_threadlet.compression.topk import TopK
 

@@ -14,27 +14,28 @@ from torch.distributed import AllreduceOptions, ReduceOp
 from torch.distributed.distributed_c10d import AllToAllOptions
 from torchft.process_group import ProcessGroup
 
-from torchloom_threadlet.compression.codecs import Codec, Feedback, Turn
+from torchloom_threadlet.compression.codecs import (
+    LEAST_BYTES,
+    LEAST_NUMBERS,
+    Bucket,
+    Codec,
+    Feedback,
+    Plain,
+    Turn,
+    edges,
+)
 from torchloom_threadlet.compression.collectives import (
     Collective,
     Exchange,
     Gather,
     Peers,
+    drive,
     ring_bytes,
 )
-from torchloom_threadlet.compression.cuts import (
-    LEAST_BYTES,
-    LEAST_NUMBERS,
-    Bucket,
-    Plain,
-    edges,
-)
 from torchloom_threadlet.compression.figures import Cost, Entry, Figures, Meter, Overlap
-from torchloom_threadlet.compression.flights import drive
-from torchloom_threadlet.compression.lane import Lane
 from torchloom_threadlet.compression.modes import MODES, NONE, make_codecs
 from torchloom_threadlet.compression.ordered import OrderedProcessGroup
-from torchloom_threadlet.compression.work import CompressedWork
+from torchloom_threadlet.compression.work import CompressedWork, Lane
 
 _PLAIN = Plain()
 _MOST_AT_ONCE = 16

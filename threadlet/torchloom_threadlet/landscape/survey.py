@@ -30,12 +30,18 @@ from torchloom_threadlet.landscape.directions import (
     plane_of,
     update,
 )
-from torchloom_threadlet.landscape.grid import Cell, coarse_first, in_rounds, plane, shares
-from torchloom_threadlet.landscape.surface import Direction, Surface, norm
-from torchloom_threadlet.standby_tasks.budget import Budget, BudgetUsed
-from torchloom_threadlet.standby_tasks.fingerprints import Loaded, fingerprint, loaded
-from torchloom_threadlet.standby_tasks.report import Report, finite
-from torchloom_threadlet.standby_tasks.saved_state import restoring
+from torchloom_threadlet.landscape.surface import (
+    Cell,
+    Direction,
+    Surface,
+    coarse_first,
+    in_rounds,
+    norm,
+    plane,
+    shares,
+)
+from torchloom_threadlet.standby_tasks.progress import Budget, BudgetUsed, Report, finite
+from torchloom_threadlet.standby_tasks.saved_state import Loaded, fingerprint, loaded, restoring
 from torchloom_threadlet.trainer.standby_tasks import Send
 
 _FROM, _TO = -1.0, 2.0

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 import torch
 
 from torchloom_core.wire.preview import FEWEST_PAIRS, Extrapolation, Judgement
-from torchloom_threadlet.standby_tasks.report import finite
+from torchloom_threadlet.standby_tasks.progress import finite
 
 _SURE = 0.9
 """The interval is the narrowest that contains the median with this probability."""

@@ -24,17 +24,17 @@ from torchloom_core.wire.preview import Arm, Curve, Setup
 from torchloom_core.wire.standby_task import MOST, Loss
 from torchloom_threadlet.cleaning import error_line
 from torchloom_threadlet.preview.judgement import Pair, judge
-from torchloom_threadlet.standby_tasks.budget import Budget, BudgetUsed
-from torchloom_threadlet.standby_tasks.fingerprints import Loaded, loaded
-from torchloom_threadlet.standby_tasks.report import Report, finite
+from torchloom_threadlet.standby_tasks.progress import Budget, BudgetUsed, Report, finite
 from torchloom_threadlet.standby_tasks.saved_state import (
+    Loaded,
     SavedState,
     Stateful,
+    loaded,
     restoring,
     restoring_random,
     seed_all,
 )
-from torchloom_threadlet.trainer.knob_table import KnobTable, knob_of
+from torchloom_threadlet.trainer.actuators import KnobTable, knob_of
 from torchloom_threadlet.trainer.standby_tasks import Send
 from torchloom_threadlet.training.optimizer_knobs import settings
 

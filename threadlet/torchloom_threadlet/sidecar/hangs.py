@@ -12,8 +12,7 @@ from torchloom_core.wire.commands import FINAL_STATUSES, Ack, Command
 from torchloom_core.wire.messages import FieldValue
 from torchloom_core.wire.operations import StandbyTask
 from torchloom_threadlet.ipc import Flight, FlightRequest
-from torchloom_threadlet.sidecar.telemetry import Batches
-from torchloom_threadlet.sidecar.trainer_state import phase_fields, phase_left_s
+from torchloom_threadlet.sidecar.telemetry import Batches, phase_fields, phase_left_s
 from torchloom_threadlet.stacks import StackReader
 
 _FLIGHT_WAIT_S = 2.0

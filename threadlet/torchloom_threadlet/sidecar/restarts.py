@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from torchloom_threadlet.launch import final_error, run_by_torchrun
-from torchloom_threadlet.sidecar.exit_status import status_of
+from torchloom_threadlet.sidecar.process import status_of
 
 _POLL_S = 0.5
 _SIDECAR = b"torchloom_threadlet.sidecar"

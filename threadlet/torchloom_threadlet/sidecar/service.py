@@ -25,17 +25,21 @@ from torchloom_threadlet.cleaning import fitting
 from torchloom_threadlet.sidecar.collectors import Collection
 from torchloom_threadlet.sidecar.commands import Commands
 from torchloom_threadlet.sidecar.connection import BROKER_ERRORS, Connection
-from torchloom_threadlet.sidecar.exit_status import wait_for_death
 from torchloom_threadlet.sidecar.hangs import Hangs, Overdue
 from torchloom_threadlet.sidecar.operations import SidecarOperations
 from torchloom_threadlet.sidecar.probing.listener import ProbeListener
-from torchloom_threadlet.sidecar.process import Process, close_stderr, give_up, seconds_from
+from torchloom_threadlet.sidecar.process import (
+    Process,
+    close_stderr,
+    give_up,
+    seconds_from,
+    wait_for_death,
+)
 from torchloom_threadlet.sidecar.publisher import Publisher, news
 from torchloom_threadlet.sidecar.restarts import Restarts
 from torchloom_threadlet.sidecar.roll_calls import RollCalls
 from torchloom_threadlet.sidecar.stillness import Stillness
-from torchloom_threadlet.sidecar.telemetry import Batches
-from torchloom_threadlet.sidecar.trainer_state import gauges
+from torchloom_threadlet.sidecar.telemetry import Batches, gauges
 from torchloom_threadlet.stacks import StackReader
 from torchloom_threadlet.trainer.command_inbox import ack_of
 

@@ -5,21 +5,106 @@ so that the frames do not change meanwhile.
 """
 
 import asyncio
+import contextlib
+import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from torchloom_core.wire.messages import FieldValue
 from torchloom_threadlet.ipc import COMPUTE
-from torchloom_threadlet.sidecar.telemetry import Batches
-from torchloom_threadlet.sidecar.trainer_state import is_stopped, phase_of
-from torchloom_threadlet.sidecar.work import Work
+from torchloom_threadlet.sidecar.telemetry import Batches, is_stopped, phase_of
 from torchloom_threadlet.stacks import StackReader, innermost, stack_of
 
+_SHARE = 0.05
+"""Of one core. Threads that only wake up now and then, as torchft's and ours, use less."""
+
+_IO_BYTES_PER_S = 1 << 20
+
+
+_Done = dict[tuple[str, int], float]
 LOOK_S = 1.0
 """The seconds between two looks, and how long a step may take before the first."""
 
 _FIRST_STACK_S = 2.0
 _LONGEST_GAP_S = 30.0
+
+
+class Work:
+    """Measures how long a process and its children have done no significant work.
+
+    A thread or child process, such as a compiler, works if it uses a twentieth of a core; so does
+    a process that reads or writes 1 MiB/s, such as to save a checkpoint. A computing GPU is not
+    seen, but a thread that waits for it mostly spins.
+
+    ``still_s``: seconds without work, 0 while it works and before the first look.
+    """
+
+    def __init__(self, psutil: Any, pid: int) -> None:
+        self._psutil = psutil
+        self._process = psutil.Process(pid)
+        self.still_s = 0.0
+        self._before: _Done | None = None
+        self._looked_s = 0.0
+
+    @classmethod
+    def of(cls, pid: int) -> "Work | None":
+        """Return a process's measurement, None where psutil is not installed or it has ended."""
+        try:
+            import psutil
+        except ImportError:
+            return None
+        with contextlib.suppress(psutil.Error):
+            return cls(psutil, pid)
+        return None
+
+    def forget(self) -> None:
+        """Begin anew: the last look is too long ago."""
+        self.still_s, self._before = 0.0, None
+
+    def look(self) -> float:
+        """Look again, and return ``still_s``."""
+        now_s = time.monotonic()
+        passed_s, self._looked_s = now_s - self._looked_s, now_s
+        before, self._before = self._before, dict(self._own())
+        if before is None:
+            return self.still_s
+        works = self._most(self._before, before) >= _SHARE * passed_s
+        if not works:  # finding the children reads every process of the host
+            children = dict(self._children())
+            works = self._most(children, before) >= _SHARE * passed_s
+            self._before |= children
+        self.still_s = 0.0 if works else self.still_s + passed_s
+        return self.still_s
+
+    def _most(self, now: _Done, before: _Done) -> float:
+        """Return the largest increase; one without an earlier value counts in full."""
+        return max((done - before.get(key, 0.0) for key, done in now.items()), default=0.0)
+
+    def _own(self) -> Iterator[tuple[tuple[str, int], float]]:
+        """Yield each thread's CPU time so far, in seconds, and the I/O."""
+        with self._ignoring_errors():
+            for thread in self._process.threads():
+                yield ("thread", thread.id), thread.user_time + thread.system_time
+        with self._ignoring_errors():
+            times = self._process.cpu_times()
+            yield ("ended children", 0), times.children_user + times.children_system
+        with self._ignoring_errors():
+            io = self._process.io_counters()
+            # The I/O threshold corresponds to the CPU threshold.
+            yield ("io", 0), (io.read_chars + io.write_chars) * _SHARE / _IO_BYTES_PER_S
+
+    def _children(self) -> Iterator[tuple[tuple[str, int], float]]:
+        with self._ignoring_errors():
+            for child in self._process.children(recursive=True):
+                with self._ignoring_errors():
+                    times = child.cpu_times()
+                    if child.pid != os.getpid():
+                        yield ("child", child.pid), times.user + times.system
+
+    def _ignoring_errors(self) -> contextlib.suppress:
+        """Ignore that a process has ended, may not be read, or is not on Linux."""
+        return contextlib.suppress(self._psutil.Error, OSError, AttributeError)
 
 
 class Stillness:

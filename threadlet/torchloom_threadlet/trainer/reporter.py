@@ -12,8 +12,7 @@ from torchloom_core.wire.messages import LOG, Note, WorkerState
 from torchloom_threadlet import ipc
 from torchloom_threadlet.cleaning import field_name, fields, whole
 from torchloom_threadlet.identity import Identity
-from torchloom_threadlet.trainer.compilations import Compilations
-from torchloom_threadlet.trainer.phases import Phases
+from torchloom_threadlet.trainer.phases import Compilations, Phases
 from torchloom_threadlet.trainer.sample_buffer import SampleBuffer
 from torchloom_threadlet.trainer.sidecar_link import SidecarLink
 

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from torchloom_threadlet.sidecar.worker_gpu import WorkerGpu
+from torchloom_threadlet.sidecar.collectors.nvml import WorkerGpu
 
 _UUID = ("UUID", "uuid")
 _GPU = ("gpu", *_UUID)
