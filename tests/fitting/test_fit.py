@@ -103,14 +103,6 @@ def test_a_baseline_learns_what_it_would_alone(bundle, settings, baselines):
 
 
 @pytest.mark.slow
-def test_baselines_that_are_not_installed_are_named(bundle, settings, baselines):
-    card = fit(bundle, info(Heat), {}, settings, baselines=baselines[1:]).card
-    absent = baselines[0].name
-    assert f"No comparison with {absent}: it is not installed." in card.limits
-    assert absent not in card.score.versus
-
-
-@pytest.mark.slow
 def test_a_predictor_is_not_compared_with_itself(bundle, settings, baselines):
     (one_rule,) = (plugin for plugin in baselines if plugin.name == "one_rule")
     card = fit(bundle, one_rule, {"horizon_s": 172_800.0}, settings, baselines=baselines).card
@@ -129,42 +121,6 @@ def test_a_baseline_that_does_better_is_named_in_the_sentence(bundle, settings, 
     card = fit(bundle, info(Faint), {}, settings, baselines=baselines).card
     assert card.verdict.sentence.startswith("Weak:")
     assert ", but below that of " in card.verdict.sentence
-
-
-@pytest.mark.slow
-def test_a_constant_predictor_has_no_skill_and_the_card_shows_it(bundle, settings):
-    card = fit(bundle, info(Blind), {}, settings).card
-    assert card.verdict.level == "no skill"
-    assert card.verdict.sentence.startswith(
-        "No skill: AUPRC is not significantly above that of a random "
-    )
-
-
-@pytest.mark.slow
-def test_with_few_failures_no_skill_is_shown(tmp_path, settings):
-    rare, _ = write_bundle(tmp_path / "r.tltrace", rate=0.005, metrics={"heat": warm()})
-    card = fit(rare, info(Heat), {}, settings).card
-    assert card.verdict.level != "useful"
-    assert card.score.auprc.low is None
-    assert card.verdict.sentence.startswith(
-        f"No skill shown: need 20 failures in the scored time, was {card.score.incidents}; "
-    )
-
-
-@pytest.mark.slow
-def test_learning_calibration_and_score_are_a_horizon_apart(heat):
-    card = heat.card
-    days = [
-        stamp / DAY_NS
-        for stamp in (
-            card.fitted_from_ns,
-            card.fitted_until_ns,
-            card.calibrated_from_ns,
-            card.calibrated_until_ns,
-            card.score.from_ns,
-        )
-    ]
-    assert days == [0, 57, 44, 58, 60]
 
 
 @pytest.mark.slow
@@ -463,16 +419,6 @@ def test_a_predictor_that_breaks_its_contract_is_refused(bundle, settings, proba
         fit(bundle, info(answering(probability)), {}, settings)
     assert one_line(error).startswith("predictor says: ")
     assert problem in one_line(error)
-
-
-@pytest.mark.slow
-def test_a_metric_that_the_trace_does_not_have_is_a_limit(bundle, settings):
-    def limits(*metrics):
-        return fit(bundle, info(Heat), {"metrics": list(metrics)}, settings).card.limits
-
-    limit = "It reads metrics that the trace does not have: cold."
-    assert limit in limits("heat", "cold")
-    assert limit not in limits("heat")
 
 
 @pytest.mark.slow

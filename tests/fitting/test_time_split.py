@@ -78,72 +78,51 @@ def test_two_horizons_and_four_moments_before_and_one_of_each_after_are_enough(
         assert f" {short} --until" in refused(whole, until_ns)
 
 
+BEFORE = "need two horizons and four moments before --until, "
+AFTER = "need a horizon and a moment after --until, "
+TO_97 = "or --until from 8d to 97d, or a longer trace"
+
+
 @pytest.mark.parametrize(
     ("until", "more", "text"),
     [
-        (
-            7.0,
-            {},
-            "need two horizons and four moments before --until, 8 d with a "
-            "horizon of 2 d, was 7 d: use --option horizon_s=129600 or less, or --until from 8d to "
-            "97d, or a longer trace",
-        ),
-        (
-            98.0,
-            {},
-            "need a horizon and a moment after --until, 3 d with a horizon "
-            "of 2 d, was 2 d: use --option horizon_s=86400 or less, or --until from 8d to 97d, "
-            "or a longer trace",
-        ),
+        (7.0, {}, f"{BEFORE}8/2/7 d: use --option horizon_s=129600 or less, {TO_97}"),
+        (98.0, {}, f"{AFTER}3/2/2 d: use --option horizon_s=86400 or less, {TO_97}"),
         (
             9.0,
             {"every": 30.0},
-            "need two horizons and four moments before --until, 124 d with "
-            "a horizon of 2 d, was 9 d: use --every-s and --tick-s of 172800 or less, or a longer "
-            "trace",
+            f"{BEFORE}124/2/9 d: use --every-s and --tick-s of 172800 or less, or a longer trace",
         ),
         (
             2.0,
             {"horizon": 1.2345, "every": 0.1},
-            "need two horizons and four moments before --until, 2.869 d "
-            "with a horizon of 1.234 d, was 2 d: use --option horizon_s=69120 or less, or --until "
-            "from 2.87d to 98.66d, or a longer trace",
+            f"{BEFORE}2.869/1.234/2 d: use --option horizon_s=69120 or less, or --until from "
+            "2.87d to 98.66d, or a longer trace",
         ),
         (
             9.0,
             {"days": 11.0},
-            "need a horizon and a moment after --until, 3 d with a horizon "
-            "of 2 d, was 2 d: use --option horizon_s=86400 or less, or a longer trace",
+            f"{AFTER}3/2/2 d: use --option horizon_s=86400 or less, or a longer trace",
         ),
-        (
-            4.0,
-            {},
-            "need two horizons and four moments before --until, 8 d with a "
-            "horizon of 2 d, was 4 d: use --until from 8d to 97d, or a longer trace",
-        ),
+        (4.0, {}, f"{BEFORE}8/2/4 d: use {TO_97.removeprefix('or ')}"),
         (
             4 * DAY_NS + 2 * SECOND_NS,
             {},
-            "need two horizons and four moments before --until, 8 d with a "
-            "horizon of 2 d, was 4 d: use --option horizon_s=1 or less, or --until from 8d to 97d, "
-            "or a longer trace",
+            f"{BEFORE}8/2/4 d: use --option horizon_s=1 or less, {TO_97}",
         ),
         (
             4 * DAY_NS + 2 * SECOND_NS - 2,
             {},
-            "need two horizons and four moments before --until, 8 d with a "
-            "horizon of 2 d, was 4 d: use --until from 8d to 97d, or a longer trace",
+            f"{BEFORE}8/2/4 d: use {TO_97.removeprefix('or ')}",
         ),
-        (
-            9.0,
-            {"days": 10.0},
-            "need a horizon and a moment after --until, 3 d with a horizon "
-            "of 2 d, was 1 d: use a longer trace",
-        ),
+        (9.0, {"days": 10.0}, f"{AFTER}3/2/1 d: use a longer trace"),
     ],
 )
 def test_too_little_time_is_refused_with_what_would_help(whole, until, more, text):
-    assert refused(whole, until, **more) == text
+    """The three numbers are days: needed, of the horizon, and what there was."""
+    need, horizon, was = re.search(r"([\d.]+)/([\d.]+)/([\d.]+) d", text).groups()
+    said = f"{need} d with a horizon of {horizon} d, was {was} d"
+    assert refused(whole, until, **more) == text.replace(f"{need}/{horizon}/{was} d", said)
 
 
 @settings(deadline=None)

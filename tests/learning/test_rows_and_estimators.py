@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
+from threadpoolctl import threadpool_info
 
 from torchloom_core.floor.errors import ModelError, PluginError
 from torchloom_core.interface.needs import labels_read
@@ -17,9 +19,14 @@ from torchloom_core.lab.learning import (
     Features,
     Rows,
     RowSample,
+    Scale,
+    arrays_bytes,
+    arrays_part,
     estimator_bytes,
     estimator_part,
     json_part,
+    minimum,
+    step_means,
 )
 from torchloom_core.lab.learning.rows import RowGathering
 from torchloom_core.plugin import Example
@@ -297,3 +304,124 @@ print(torch.zeros(1).tolist())
 def test_an_estimator_is_serialised_and_read_without_importing_torch():
     ran = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True)
     assert ran.stdout.splitlines() == ["False", "[0.0]"]
+
+
+def test_loaded_libraries_use_one_thread_meanwhile():
+    seen = []
+
+    def loss(at):
+        seen.extend(library["num_threads"] for library in threadpool_info())
+        return float(((at - 3.0) ** 2).sum()), 2.0 * (at - 3.0)
+
+    assert np.allclose(minimum(loss, np.zeros(2)).x, 3.0)
+    assert seen
+    assert set(seen) == {1}
+
+
+def test_bounds_are_respected():
+    def loss(at):
+        return float(((at - 3.0) ** 2).sum()), 2.0 * (at - 3.0)
+
+    found = minimum(loss, np.zeros(2), bounds=[(-1.0, 1.0), (None, None)])
+    assert np.allclose(found.x, [1.0, 3.0])
+
+
+NAN = np.nan
+anything = st.floats(allow_nan=True, allow_infinity=True)
+
+
+def test_the_spread_of_a_gaussian_is_its_standard_deviation():
+    rows = np.random.default_rng(0).normal(5.0, 3.0, size=(20_000, 1))
+    rows[:2000] = NAN
+    scale = Scale.of(rows)
+    assert scale.middle == pytest.approx([5.0], abs=0.1)
+    assert scale.spread == pytest.approx([3.0], rel=0.03)
+
+
+def test_a_tenth_of_outliers_hardly_moves_it():
+    rows = np.random.default_rng(0).normal(5.0, 3.0, size=(20_000, 1))
+    rows[::10] = 1e9
+    scale = Scale.of(rows)
+    assert scale.middle == pytest.approx([5.0], abs=0.6)
+    assert scale.spread == pytest.approx([3.0], rel=0.3)
+
+
+def test_a_column_that_mostly_rests_has_its_standard_deviation_for_spread():
+    rows = np.zeros((1000, 1))
+    rows[:50] = 8.0
+    assert Scale.of(rows).spread == pytest.approx([rows.std()])
+
+
+def test_any_change_of_a_column_that_never_moved_is_many_spreads():
+    scale = Scale.of(np.full((100, 2), [1000.0, 0.0]))
+    off = scale.spreads_off(np.array([[1000.0 + 1e-9, 0.0], [1001.0, 1e-3]]))
+    assert (np.abs(off[0]) < 1).all()
+    assert (off[1] > 100).all()
+
+
+@pytest.mark.parametrize("other", [1.0, NAN])
+def test_a_column_without_values_stays_nan(other):
+    scale = Scale.of(np.array([[NAN, other], [NAN, other]]))
+    unknown = np.isnan(scale.spreads_off(np.ones((3, 2))))
+    assert unknown.tolist() == [[True, np.isnan(other)]] * 3
+
+
+@given(arrays(float, (4, 7), elements=anything), st.integers(min_value=1, max_value=9))
+def test_the_mean_of_each_step_is_that_of_its_samples(window, steps):
+    means = step_means(window, steps)
+    assert means.shape == (4, steps)
+    step_of = np.arange(7) * steps // 7
+    for row, step in np.ndindex(4, steps):
+        samples = window[row, step_of == step]
+        samples = samples[np.isfinite(samples)]
+        with np.errstate(over="ignore"):
+            mean = samples.sum() / len(samples) if len(samples) else NAN
+        expected = mean if np.isfinite(mean) else NAN
+        assert means[row, step] == pytest.approx(expected, nan_ok=True, rel=1e-6, abs=1e291)
+
+
+ARRAYS = {"wide": np.arange(6.0).reshape(2, 3).T, "none": np.empty((0, 4))}
+
+
+def test_arrays_are_returned_in_the_given_order_whatever_their_layout():
+    data = arrays_bytes(ARRAYS)
+    assert data == arrays_bytes({name: ARRAYS[name].copy() for name in reversed(ARRAYS)})
+    none, wide = arrays_part({"a": data}, "a", {"none": (None, 4), "wide": (3, 2)})
+    assert none.shape == (0, 4)
+    assert wide.tolist() == ARRAYS["wide"].tolist()
+
+
+@pytest.mark.parametrize(
+    ("parts", "shapes", "message"),
+    [
+        ({}, {}, "a: need this part of a fitted model, was none"),
+        ({"a": b"?"}, {}, "a: need arrays serialised by safetensors: "),
+        ({"a": arrays_bytes(ARRAYS)[:-1]}, {}, "a: need arrays serialised by safetensors: "),
+        ({"a": arrays_bytes(ARRAYS)}, {"low": (2,)}, "a: need an array low, was none"),
+        (
+            {"a": arrays_bytes(ARRAYS)},
+            {"wide": (None, 3)},
+            r"a: need wide of shape any x 3, was \(3, 2\)",
+        ),
+        ({"a": arrays_bytes(ARRAYS)}, {"wide": (6,)}, r"a: need wide of shape 6, was \(3, 2\)"),
+    ],
+)
+def test_arrays_that_are_not_what_is_wanted_are_refused(parts, shapes, message):
+    with pytest.raises(ModelError, match=message):
+        arrays_part(parts, "a", shapes)
+
+
+def test_the_healthy_rows_are_there_though_nothing_failed():
+    sample = RowSample(100, seed=0)
+    sample.add(0, np.array([[1.0], [2.0], [3.0]]), np.array([0.0, 1.0, np.nan]))
+    sample.add(1, np.array([[4.0]]), np.array([0.0]))
+    assert sample.healthy("x").tolist() == [[1.0], [4.0]]
+
+
+@pytest.mark.parametrize("outcomes", [[], [[1.0, np.nan]]])
+def test_without_a_healthy_row_there_is_nothing_usual(outcomes):
+    sample = RowSample(100, seed=0)
+    for outcome in outcomes:
+        sample.add(0, np.zeros((2, 1)), np.array(outcome))
+    with pytest.raises(PluginError, match="x: need healthy workers to learn from"):
+        sample.healthy("x")

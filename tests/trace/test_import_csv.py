@@ -51,6 +51,7 @@ file = "long.csv"
 layout = "long"
 columns = {t_event = "at"}
 """
+HEAD = "time,component,kind"
 SECONDS = "second,component,kind\n1,n1,x\n90,n1,x\n"
 
 
@@ -401,57 +402,54 @@ def test_numbers_without_a_unit_are_one_fault_that_shows_how_to_set_it(tmp_path)
     ("text", "message"),
     [
         ("", r"events\.csv: need a header, was an empty file"),
-        ("time,component,kind\n", r"events\.csv: need an event or telemetry, was none"),
+        (f"{HEAD}\n", r"events\.csv: need an event or telemetry, was none"),
         (
             "time,kind\n2026-01-01,x\n",
             r":1: need a column 'component', or a mapping for it, was none",
         ),
         ("component,kind\nn1,x\n", r":1: need a column 'time', or a mapping for it, was none"),
-        ("time,component,kind\nsoon,n1,x\n", r":2: need an ISO 8601 time .*, was 'soon'"),
-        ("time,component,kind\n\n3.5,n1,x\n", r":3: need an ISO 8601 time .*, was '3\.5'"),
-        ("time,component,kind\nnow,n1,x\n", r":2: need an ISO 8601 time .*, was 'now'"),
+        (f"{HEAD}\nsoon,n1,x\n", r":2: need an ISO 8601 time .*, was 'soon'"),
+        (f"{HEAD}\n\n3.5,n1,x\n", r":3: need an ISO 8601 time .*, was '3\.5'"),
+        (f"{HEAD}\nnow,n1,x\n", r":2: need an ISO 8601 time .*, was 'now'"),
         (
-            "time,component,kind\n9999-12-31,n1,x\n",
+            f"{HEAD}\n9999-12-31,n1,x\n",
             r":2: need a time in the years 1678 to 2261, was '9999-12-31'",
         ),
-        ("time,component,kind\n2026-01-01,,x\n", r":2: need a 'component', was an empty cell"),
-        ("time,component,kind\n,n1,x\n", r":2: need a 'time', was an empty cell"),
-        ("time,component,kind\n2026-01-01,n1,x\n2026-01-01,n1,x,y\n", r":3: need 3 cells"),
-        ("time,component,kind\n2026-01-01,n1,x,y\n", r":2: need 3 cells as in the header, was 4"),
+        (f"{HEAD}\n2026-01-01,,x\n", r":2: need a 'component', was an empty cell"),
+        (f"{HEAD}\n,n1,x\n", r":2: need a 'time', was an empty cell"),
+        (f"{HEAD}\n2026-01-01,n1,x\n2026-01-01,n1,x,y\n", r":3: need 3 cells"),
+        (f"{HEAD}\n2026-01-01,n1,x,y\n", r":2: need 3 cells as in the header, was 4"),
+        (f"{HEAD},fatal\n2026-01-01,n1,x,maybe\n", r":2: need fatal of type bool, was 'maybe'"),
         (
-            "time,component,kind,fatal\n2026-01-01,n1,x,maybe\n",
-            r":2: need fatal of type bool, was 'maybe'",
-        ),
-        (
-            "time,component,kind,follows\n2026-01-01,n1,x,me\n",
+            f"{HEAD},follows\n2026-01-01,n1,x,me\n",
             r":2: need follows one of component, job, fabric, unknown, was 'me'",
         ),
         (
-            "time,component,kind,id\n2026-01-01,n1,x,e\n2026-01-02,n1,x,e\n",
+            f"{HEAD},id\n2026-01-01,n1,x,e\n2026-01-02,n1,x,e\n",
             r":3: need a unique id, was 'e' again",
         ),
         (
-            f"time,component,kind,id\n2026-01-01,n1,x,{'a' * 5000}\n2026-01-02,n1,x,{'a' * 5000}\n",
+            f"{HEAD},id\n2026-01-01,n1,x,{'a' * 5000}\n2026-01-02,n1,x,{'a' * 5000}\n",
             r":3: need a unique id, was 'a{59} again$",
         ),
         (
-            f"time,component,kind\n{'a' * 5000},n1,x\n2026-01-02,n1,x\n",
+            f"{HEAD}\n{'a' * 5000},n1,x\n2026-01-02,n1,x\n",
             r":2: need an ISO 8601 time \(or times.unit in a mapping\), was 'a{59}$",
         ),
         (
-            "time,component,kind,available\n2026-01-02,n1,x,2026-01-01\n2026-01-03,n1,x,\n",
+            f"{HEAD},available\n2026-01-02,n1,x,2026-01-01\n2026-01-03,n1,x,\n",
             ":2: need t_avail >= t_event 2026-01-02, was 2026-01-01",
         ),
         (
-            "time,component,kind,resolved\n2026-01-03,n1,x,\n2026-01-02,n1,x,2026-01-01\n",
+            f"{HEAD},resolved\n2026-01-03,n1,x,\n2026-01-02,n1,x,2026-01-01\n",
             ":3: need t_resolved >= t_event 2026-01-02, was 2026-01-01",
         ),
         (
-            "time,component,kind\n2026-01-02,n1,x\n",
+            f"{HEAD}\n2026-01-02,n1,x\n",
             r"need an end after the start \(times\.start and times\.end in a mapping\)",
         ),
         (
-            "time,component,kind\n1677-09-22,n1,x\n2026-01-02,n1,x\n",
+            f"{HEAD}\n1677-09-22,n1,x\n2026-01-02,n1,x\n",
             r"events\.csv: need a span in the years 1824 to 2115, was 1677-09-22 to 2026-01-02$",
         ),
     ],
@@ -570,111 +568,77 @@ def test_a_table_with_an_open_quote_is_refused_with_its_row(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("mapping", "error", "message"),
+    ("mapping", "message"),
     [
-        ("[times]\nunit = 'weeks'\n", ConfigError, r"map\.toml:2: times\.unit"),
-        ("[tiems]\n", ConfigError, r"map\.toml:1: .*tiems"),
-        ("[times\n", ConfigError, r"map\.toml:1: not valid TOML"),
-        ("[times]\norigin = 'x'\nunit = 's'\n", ConfigError, "need times.origin as ISO 8601"),
-        ("[times]\nstart = 'x'\n", ConfigError, r"times\.start: need an ISO 8601 time"),
-        ("[times]\nend = '9999-12-31'\n", ConfigError, r"times\.end: need a time in the years 16"),
+        ("[times]\nunit = 'weeks'\n", r"map\.toml:2: times\.unit"),
+        ("[tiems]\n", r"map\.toml:1: .*tiems"),
+        ("[times\n", r"map\.toml:1: not valid TOML"),
+        ("[times]\norigin = 'x'\nunit = 's'\n", "need times.origin as ISO 8601"),
+        ("[times]\nstart = 'x'\n", r"times\.start: need an ISO 8601 time"),
+        ("[times]\nend = '9999-12-31'\n", r"times\.end: need a time in the years 16"),
         (
             "[times]\nstart = '2027-01-01'\n",
-            TraceError,
             r"events\.csv: need an event in the span, was none; events\.csv: events before "
             r"times\.start, 2027-01-01, left out: 3 \(rows 2, 3, 5\)",
         ),
         (
             "[telemetry]\nfile = 'long_ago.csv'\n",
-            TraceError,
             "need an event in the span, was none; .* after the telemetry ends, 2025-01-01, left",
         ),
-        (
-            "[times]\nstart = '2026-01-02'\nend = '2026-01-01'\n",
-            TraceError,
-            "need an end after the start",
-        ),
+        ("[times]\nstart = '2026-01-02'\nend = '2026-01-01'\n", "need an end after the start"),
         (
             "[events.columns]\nt_evnt = 'time'\n",
-            ConfigError,
             "a bundle has no column 't_evnt'; did you mean t_event",
         ),
         (
             "[events.columns]\nkind = 'knid'\n",
-            TraceError,
             r"events\.csv:1: need a column 'knid' for kind, was none; did you mean kind",
         ),
         (
             "[events.columns]\ncomponent = 'slot'\n",
-            TraceError,
             r"events\.csv:1: need one column for component, was 'slot' \(by the mapping\) and 'c",
         ),
-        ("[topology]\nfile = 'none.csv'\n", TraceError, r"none\.csv: cannot be read"),
-        (
-            '[topology]\nfile = "a\\nb"\n',
-            ConfigError,
-            r"toml: need topology.file in one line, was 'a",
-        ),
+        ("[topology]\nfile = 'none.csv'\n", r"none\.csv: cannot be read"),
+        ('[topology]\nfile = "a\\nb"\n', r"toml: need topology.file in one line, was 'a"),
         (
             "[topology]\nfile = 'topology.csv'\n",
-            TraceError,
             r"events\.csv:3: need a component of the topology, was 'n2'",
         ),
-        ("[topology]\nfile = 'blank.csv'\n", TraceError, r"blank\.csv:3: need a 'kind', was an em"),
-        (
-            "[topology]\nfile = 'orphan.csv'\n",
-            TraceError,
-            r"orphan\.csv:2: need parents of the topology, was 'r7'; add a row for it, with its "
-            r"kind: rack, node, switch",
-        ),
+        ("[topology]\nfile = 'blank.csv'\n", r"blank\.csv:3: need a 'kind', was an em"),
         (
             "[telemetry]\nfile = 'nobody.csv'\n",
-            TraceError,
             r"nobody\.csv:2: need a 'component', was an empty cell",
         ),
-        ("[topology]\nfile = 'circle.csv'\n", TraceError, r"circle\.csv:2: need parents without a"),
-        (
-            "[telemetry]\nfile = 'bad.csv'\n",
-            TraceError,
-            r"bad\.csv:3: need a number for temp, was 'hot'",
-        ),
+        ("[topology]\nfile = 'circle.csv'\n", r"circle\.csv:2: need parents without a"),
+        ("[telemetry]\nfile = 'bad.csv'\n", r"bad\.csv:3: need a number for temp, was 'hot'"),
         (
             "[telemetry]\nfile = 'early.csv'\n",
-            TraceError,
             r"early\.csv:2: need t_avail >= t_event, was 2026-01-01",
         ),
         (
             "[telemetry]\nfile = 'wide.csv'\n[topology]\nfile = 'events_only.csv'\n",
-            TraceError,
             r"wide\.csv:5: need a component of the topology, was 'n3'",
         ),
         (
             "[telemetry]\nfile = 'wide.csv'\nmetrics = ['volt']\n",
-            TraceError,
             r"wide\.csv:1: need a column 'volt'",
         ),
-        (
-            "[telemetry]\nfile = 'bare.csv'\n",
-            TraceError,
-            r"bare\.csv:1: need a metric column, was none",
-        ),
-        ("[telemetry]\nfile = 'wide.csv'\nlayout = 'long'\n", TraceError, "need a column 'metric'"),
+        ("[telemetry]\nfile = 'bare.csv'\n", r"bare\.csv:1: need a metric column, was none"),
+        ("[telemetry]\nfile = 'wide.csv'\nlayout = 'long'\n", "need a column 'metric'"),
         (
             "[telemetry]\nfile = 'a_value_a_row.csv'\n",
-            TraceError,
             r"row\.csv:1: need telemetry\.layout = 'long' in the mapping, as the column 'metric'",
         ),
     ],
 )
-def test_a_mapping_that_cannot_be_is_named(tmp_path, mapping, error, message):
-    with pytest.raises(error, match=message):
+def test_a_mapping_that_cannot_be_is_named(tmp_path, mapping, message):
+    with pytest.raises((ConfigError, TraceError), match=message):
         imported(
             tmp_path,
             mapping,
             events=PLAIN,
             topology="id,kind\nn1,node\n",
             blank="id,kind\nn1,node\nn2,\n",
-            orphan="id,kind,parent\nn1,node,r7\nn2,node,\n",
             nobody="time,component,temp\n2026-01-01,,5\n",
             circle="id,kind,parent\nn1,node,n2\nn2,node,n1\n",
             events_only="id,kind\nn1,node\nn2,node\n",

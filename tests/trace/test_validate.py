@@ -72,91 +72,58 @@ def test_a_sound_bundle_has_no_fault(sound):
 @pytest.mark.parametrize(
     ("file", "line", "change", "fault"),
     [
-        (EVENTS, 2, {"component": None}, "events.jsonl:2: need a column 'component', was none"),
-        (EVENTS, 2, {"id": "a@2"}, "events.jsonl:2: need a unique id, was 'a@2' again"),
-        (
-            EVENTS,
-            2,
-            {"component": "c"},
-            "events.jsonl:2: need a component of the topology, was 'c'",
-        ),
+        (EVENTS, 2, {"component": None}, "need a column 'component', was none"),
+        (EVENTS, 2, {"id": "a@2"}, "need a unique id, was 'a@2' again"),
+        (EVENTS, 2, {"component": "c"}, "need a component of the topology, was 'c'"),
         (
             EVENTS,
             2,
             {"t_event": at(1)},
-            f"events.jsonl:2: need t_event >= {when(2)} of an earlier row, was {when(1)}",
+            f"need t_event >= {when(2)} of an earlier row, was {when(1)}",
         ),
-        (
-            EVENTS,
-            2,
-            {"t_avail": at(2)},
-            f"events.jsonl:2: need t_avail >= t_event {when(3)}, was {when(2)}",
-        ),
+        (EVENTS, 2, {"t_avail": at(2)}, f"need t_avail >= t_event {when(3)}, was {when(2)}"),
         (
             EVENTS,
             3,
             {"t_avail": at(99)},
-            f"events.jsonl:3: need t_avail in the span {when(0)} to {when(60)}, was {when(99)}",
+            f"need t_avail in the span {when(0)} to {when(60)}, was {when(99)}",
         ),
         (
             EVENTS,
             1,
             {"t_event": at(-1)},
-            f"events.jsonl:1: need t_event in the span {when(0)} to {when(60)}, was {when(-1)}",
+            f"need t_event in the span {when(0)} to {when(60)}, was {when(-1)}",
         ),
-        (
-            EVENTS,
-            1,
-            {"t_resolved": at(1)},
-            f"events.jsonl:1: need t_resolved >= t_event {when(2)}, was {when(1)}",
-        ),
-        (EVENTS, 1, {"fatal": "yes"}, "events.jsonl:1: need fatal of type bool, was 'yes'"),
-        (
-            ACTIONS,
-            1,
-            {"t_end": at(4)},
-            f"actions.jsonl:1: need t_end >= t_event {when(5)}, was {when(4)}",
-        ),
-        (
-            TOPOLOGY,
-            2,
-            {"parents": ["r9"]},
-            "topology.jsonl:2: need parents of the topology, was 'r9'",
-        ),
-        (
-            TOPOLOGY,
-            2,
-            {"parents": ["a"]},
-            "topology.jsonl:2: need parents without a cycle, was a > a",
-        ),
-        (TOPOLOGY, 2, {"id": "b"}, "topology.jsonl:5: need a unique id, was 'b' again"),
+        (EVENTS, 1, {"t_resolved": at(1)}, f"need t_resolved >= t_event {when(2)}, was {when(1)}"),
+        (EVENTS, 1, {"fatal": "yes"}, "need fatal of type bool, was 'yes'"),
+        (ACTIONS, 1, {"t_end": at(4)}, f"need t_end >= t_event {when(5)}, was {when(4)}"),
+        (TOPOLOGY, 2, {"parents": ["r9"]}, "need parents of the topology, was 'r9'"),
+        (TOPOLOGY, 2, {"parents": ["a"]}, "need parents without a cycle, was a > a"),
+        (TOPOLOGY, (2, 5), {"id": "b"}, "need a unique id, was 'b' again"),
         (
             TOPOLOGY,
             2,
             {"from_ns": 5, "until_ns": 4},
-            "topology.jsonl:2: need until_ns >= from_ns 1970-01-01T00:00:00.000000005Z, was 1970-",
+            "need until_ns >= from_ns 1970-01-01T00:00:00.000000005Z, was 1970-",
         ),
-        (JOBS, 1, {"end_ns": at(-1)}, f"jobs.jsonl:1: need end_ns >= start_ns {when(0)}, was"),
-        (JOBS, 1, {"groups": 0}, "jobs.jsonl:1: need groups >= 1, was 0"),
-        (PLACEMENT, 1, {"job": "k"}, "placement.jsonl:1: need a job of jobs.jsonl, was 'k'"),
+        (JOBS, 1, {"end_ns": at(-1)}, f"need end_ns >= start_ns {when(0)}, was"),
+        (JOBS, 1, {"groups": 0}, "need groups >= 1, was 0"),
+        (PLACEMENT, 1, {"job": "k"}, "need a job of jobs.jsonl, was 'k'"),
         (
             PLACEMENT,
-            1,
+            (1, 2),
             {"until_ns": at(10)},
-            "placement.jsonl:2: need one placement at a time for rank 0 of group 'g0' of job "
-            f"'j', was a second one from {when(0)}",
+            "need one placement at a time for rank 0 of group 'g0' of job 'j', was a second one "
+            f"from {when(0)}",
         ),
-        (
-            PLACEMENT,
-            2,
-            {"component": "c"},
-            "placement.jsonl:2: need a component of the topology, was 'c'",
-        ),
+        (PLACEMENT, 2, {"component": "c"}, "need a component of the topology, was 'c'"),
     ],
 )
 def test_a_row_that_breaks_a_rule_is_named(sound, file, line, change, fault):
-    edit(sound / file, line, **change)
-    assert any(found.startswith(fault) for found in faults(sound)), faults(sound)
+    """A row that is named at another line than the one that changed has both."""
+    changed, named = line if isinstance(line, tuple) else (line, line)
+    edit(sound / file, changed, **change)
+    assert any(one.startswith(f"{file}:{named}: {fault}") for one in faults(sound)), faults(sound)
 
 
 def test_all_faults_are_found_at_once(sound):

@@ -81,7 +81,7 @@ class Passes:
         self._fit_alone()
 
     def learn_twice(self) -> dict[int, BacktestForecasts]:
-        """Fit all, first without the calibration time; return the forecasts of that by the able."""
+        """Fit all, first without the calibration time; return their forecasts of that time."""
         split, rows, first = self._fitting.split, self._rows(), self._rows()
         outcomes = Outcomes(
             self._fitting.bundle,
@@ -206,7 +206,7 @@ class Passes:
 
 @dataclass(frozen=True, eq=False)
 class CalibratedForecasts:
-    """Calibrated: of the calibration time by the first fit, of later time by the final one."""
+    """Calibrated forecasts: of the first fit on the calibration time, of the final one later."""
 
     earlier: Judged
     later: BacktestForecasts

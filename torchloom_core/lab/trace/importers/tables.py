@@ -222,7 +222,7 @@ _PLAIN: tuple[Callable[[pa.DataType], bool], ...] = (
 
 
 def read_table(path: Path, csv: Csv, faults: Faults) -> pd.DataFrame:
-    """Read a Parquet file with its named index, or a CSV file as text; blank rows only count."""
+    """Read a Parquet file, its named index too, or a CSV file as text; blank rows are skipped."""
     return pd.concat(read_parts(path, csv, faults))
 
 
