@@ -7,14 +7,18 @@ import msgspec
 import numpy as np
 
 from torchloom_core.floor.errors import ModelError, PluginError, TorchloomError
-from torchloom_core.interface.api import Example, Hazard, Learner
+from torchloom_core.interface.api import Example, Learner
 from torchloom_core.interface.arrays import Floats, frozen
 from torchloom_core.interface.view import FleetView
 from torchloom_core.interface.view_parts import Metrics
 from torchloom_core.testing import checks, history
 from torchloom_core.testing.clock_trap import clock_trap
 from torchloom_core.testing.pickle_search import holds_pickle
-from torchloom_core.testing.predictor_contract import PredictorContract, check_hazard
+from torchloom_core.testing.predictor_contract import (
+    PredictorContract,
+    check_hazard,
+    check_same,
+)
 
 _learned: dict[type, Mapping[str, bytes]] = {}
 
@@ -205,13 +209,6 @@ class LearnerContract(PredictorContract):
         assert not read, f"need no clock but view.now_ns, was {read[0]}()"
 
 
-def check_same(one: Hazard, other: Hazard, when: str) -> None:
-    """Fail unless two answers to one view are bit for bit equal."""
-    same = np.array_equal(one.probability, other.probability, equal_nan=True)
-    assert same, f"need the same probabilities {when}, was different"
-    assert one.why == other.why, f"need the same reasons {when}, was different"
-
-
 def check_same_parts(one: Mapping[str, bytes], other: Mapping[str, bytes], when: str) -> None:
     """Fail unless two sets of parts are equal."""
     differ = sorted(n for n in one.keys() | other.keys() if one.get(n) != other.get(n))
@@ -253,26 +250,10 @@ class _Lent:
         for array in self._lent:
             array.fill(-1234.5)
 
-    def latest(self, metric: str) -> Floats:
-        return self.lend(self._metrics.latest(metric))
-
-    def window(self, metric: str, seconds: float) -> Floats:
-        return self.lend(self._metrics.window(metric, seconds))
-
-    def age_s(self, metric: str) -> Floats:
-        return self.lend(self._metrics.age_s(metric))
-
-    def last_known(self, metric: str) -> Floats:
-        return self.lend(self._metrics.last_known(metric))
-
-    def moved_s(self, metric: str) -> Floats:
-        return self.lend(self._metrics.moved_s(metric))
-
-    def rested_s(self, metric: str) -> Floats:
-        return self.lend(self._metrics.rested_s(metric))
-
-    def changed_s(self, metric: str) -> Floats:
-        return self.lend(self._metrics.changed_s(metric))
+    def __getattr__(self, name: str) -> Callable[..., Floats]:
+        """Return a method of the metrics whose array is lent."""
+        read = getattr(self._metrics, name)
+        return lambda *arguments: self.lend(read(*arguments))
 
 
 def _passing(examples: Iterable[Example]) -> Iterator[Example]:

@@ -98,9 +98,7 @@ class PredictorContract:
         for seed in _SEEDS:
             first, second = self.run(self.views(seed)), self.run(self.views(seed))
             for one, other in zip(first, second, strict=True):
-                same = np.array_equal(one.probability, other.probability, equal_nan=True)
-                assert same, "need the same probabilities for the same views, was different"
-                assert one.why == other.why, "need the same reasons for the same views"
+                check_same(one, other, "for the same views")
 
     def test_an_empty_fleet_is_no_error(self) -> None:
         """Check that a fleet without workers is no error."""
@@ -145,3 +143,10 @@ def check_hazard(hazard: Any, workers: int) -> None:
     for row, text in hazard.why.items():
         assert 0 <= row < workers, f"need reasons for rows below {workers}, was {row!r}"
         assert isinstance(text, str), f"need a sentence as reason, was {text!r:.60}"
+
+
+def check_same(one: Hazard, other: Hazard, when: str) -> None:
+    """Fail unless two answers to one view are bit for bit equal."""
+    same = np.array_equal(one.probability, other.probability, equal_nan=True)
+    assert same, f"need the same probabilities {when}, was different"
+    assert one.why == other.why, f"need the same reasons {when}, was different"
