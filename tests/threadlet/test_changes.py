@@ -76,17 +76,6 @@ def test_a_later_offer_replaces_an_earlier_one_in_any_order():
         assert step(rank) == [2]
 
 
-def test_a_change_withdrawn_before_or_after_its_offer_is_never_due():
-    before, after = Rank(), Rank()
-    before.changes.withdraw(1)
-    before.offer(1)
-    after.offer(1)
-    after.changes.withdraw(1)
-    for rank in (before, after):
-        assert rank.settled == [("c1", "rejected", -1, "withdrawn, or past its deadline")]
-        assert step(rank) == [None]
-
-
 def test_an_agreed_change_is_made_even_if_it_is_withdrawn_meanwhile():
     rank = Rank()
     rank.offer(1)

@@ -71,15 +71,6 @@ def test_copies_in_any_order_and_number_run_once_and_get_the_same_answer(events)
     assert newest <= set(done)
 
 
-@given(st.permutations([1, 2, 3]))
-def test_a_command_resent_by_restarted_weavers_runs_whichever_copy_comes_first(epochs):
-    inbox = CommandInbox(INCARNATION)
-    answers = [inbox.receive(command("a", epoch), 0) for epoch in epochs]
-    assert [do for _, do in answers] == [True, False, False]
-    ack = inbox.settle("a", "applied", 1)
-    assert ack.epoch == 3
-
-
 def test_a_stale_copy_does_not_affect_the_valid_one():
     inbox = CommandInbox(INCARNATION)
     inbox.receive(command("other", epoch=2), 0)
@@ -152,12 +143,6 @@ def test_an_impossible_command_is_rejected_on_arrival_for_good_with_the_reason()
     assert ack.step == 3
 
 
-def test_a_command_may_run_at_its_deadline():
-    inbox = CommandInbox(INCARNATION)
-    inbox.receive(command("a"), 0)
-    assert inbox.begin("a", DEADLINE_NS) is None
-
-
 def test_a_late_command_is_rejected_with_the_clock_in_the_reason():
     """Clocks an hour apart would otherwise leave no trace of why nothing happens."""
     inbox = CommandInbox(INCARNATION)
@@ -173,26 +158,6 @@ def test_an_ack_of_a_command_that_expired_before_a_step_has_time_and_step():
     assert (ack.status, ack.ts_ns, ack.step, ack.detail) == ("expired", DEADLINE_NS + 5, 8, "")
     ack, _ = inbox.receive(command("b"), DEADLINE_NS + 6, step=9)
     assert (ack.status, ack.ts_ns, ack.step) == ("expired", DEADLINE_NS + 6, 9)
-
-
-def test_while_there_is_room_a_done_command_is_answered_past_its_deadline():
-    inbox = CommandInbox(INCARNATION)
-    for command_id in ("a", "b"):
-        inbox.receive(command(command_id), 0)
-    inbox.settle("a", "applied", 1)
-    inbox.settle("b", "applied", DEADLINE_NS + 1)
-    assert inbox.receive(command("a", epoch=2), DEADLINE_NS + 2)[0].status == "applied"
-
-
-def test_a_command_before_its_deadline_is_never_forgotten(monkeypatch):
-    monkeypatch.setattr(inbox_module, "_MOST_ENDED", 1)
-    inbox = CommandInbox(INCARNATION)
-    for command_id in ("a", "b"):
-        inbox.receive(command(command_id), 0)
-    inbox.settle("a", "applied", 1)
-    inbox.settle("b", "applied", DEADLINE_NS)
-    ack, do = inbox.receive(command("a", epoch=2), DEADLINE_NS)
-    assert (ack.status, do) == ("applied", False)
 
 
 def test_the_number_of_stored_commands_past_their_deadline_is_bounded(monkeypatch):

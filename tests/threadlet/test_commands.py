@@ -12,7 +12,6 @@ from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import decode_ack
 from torchloom_core.wire.messages import Exit, Hello, Note
 from torchloom_core.wire.operations import (
-    Checkpoint,
     Cut,
     Drain,
     Dump,
@@ -102,35 +101,6 @@ async def test_an_impossible_command_is_answered_with_the_reason(
     assert why in ack.detail
     await trainer.goes_on()
     assert trainer.journal("set") == []
-
-
-async def test_commands_of_another_incarnation_an_old_epoch_or_a_past_deadline_do_nothing(
-    weaver, start_trainer
-):
-    trainer = start_trainer()
-    hello = await weaver.admit()
-    await trainer.goes_on()
-    knob = SetKnob(knob="x", value=5.0)
-    other = await weaver.ask(hello, knob, "other", incarnation=hello.incarnation - 1)
-    assert (other.status, "incarnation" in other.detail) == ("rejected", True)
-    late = await weaver.ask(hello, knob, "late", ttl_s=-1.0)
-    assert late.status == "expired"
-    assert (await weaver.ask(hello, Checkpoint(), "new", epoch=3)).status == "applied"
-    stale = await weaver.ask(hello, knob, "stale", epoch=2)
-    assert stale.detail == "stale epoch 2, the Weaver is at 3"
-    assert trainer.journal("set") == []
-    assert len(trainer.journal("checkpoint")) == 1
-
-
-async def test_a_command_resent_under_a_new_epoch_is_answered_and_not_repeated(
-    weaver, start_trainer
-):
-    trainer = start_trainer()
-    hello = await weaver.admit()
-    for epoch in (1, 2, 3):
-        ack = await weaver.ask(hello, Checkpoint(), epoch=epoch)
-        assert (ack.status, ack.epoch) == ("applied", epoch)
-    assert len(trainer.journal("checkpoint")) == 1
 
 
 async def test_a_paused_worker_waits_runs_commands_and_resumes(weaver, start_trainer):

@@ -175,18 +175,6 @@ def test_a_rank_that_abstains_while_lineages_differ_loads_a_state_again():
     assert [is_behind(ballot, largest) for ballot in (old, new, joiner)] == [True, False, True]
 
 
-def test_a_healed_rank_has_its_peers_pending_change():
-    peer = Fence().offer(Change(number=4, do="drain"))
-    assert Fence().inherit(peer).offered == Change(number=4, do="drain")
-
-
-def test_a_rank_that_lost_the_step_of_a_change_votes_for_it_again_with_its_peer():
-    change = Change(number=4)
-    peer = Fence().offer(change)
-    made = Fence(lineage=9, made=4).inherit(peer)
-    assert made.vote()[1].offered == 4
-
-
 def test_a_joiner_without_the_agreed_change_lacks_it():
     spoken, ballot = abstain(Fence().offer(Change(number=3)))
     _, other = Fence().offer(Change(number=2)).vote()
@@ -214,29 +202,12 @@ def test_a_later_quorum_has_a_larger_lineage_whatever_the_attempts():
     assert early.lineage < late.lineage
 
 
-def test_a_change_that_failed_on_one_rank_is_not_agreed_on_by_the_others():
-    _, unaware = Fence().offer(Change(number=3)).vote()
-    _, aware = abstain(Fence(undone=3))
-    least, largest = reduced(unaware, aware)
-    assert Fence().count(least, largest).agreed == NOTHING
-
-
 def test_a_change_after_an_undone_one_can_be_undone():
     undone = Fence(made=1).fail(1)
     made, _ = agree_alone(undone.offer(Change(number=2)))
     assert made.stands
     assert not made.must_undo
     assert made.count(*reduced(Ballot(0, 0, 0, 2))).must_undo
-
-
-def test_a_rank_with_an_older_state_still_applies_an_earlier_failure():
-    unaware, aware = Fence(made=1), Fence(made=1, undone=2).fail(1)
-    counted = unaware.count(*reduced(unaware.vote()[1], aware.vote()[1]))
-    assert (counted.must_undo, aware.stands) == (True, False)
-
-
-def test_a_healed_rank_drops_a_change_withdrawn_from_its_peer():
-    assert Fence().offer(Change(number=3)).inherit(Fence().withdraw(3)).offered is None
 
 
 def test_a_healed_rank_has_the_change_its_peer_voted_for_despite_a_later_offer():

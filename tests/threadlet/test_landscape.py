@@ -1,7 +1,5 @@
 """The loss landscape equals a slow direct evaluation, and the weights are restored."""
 
-import math
-
 import pytest
 import torch
 from hypothesis import given
@@ -11,7 +9,6 @@ from torch import nn
 from torchloom_threadlet.landscape.curvature import critical_sharpness, curvature
 from torchloom_threadlet.landscape.directions import (
     filter_normalised,
-    orthogonal_to,
     plane_of,
     update,
 )
@@ -20,8 +17,6 @@ from torchloom_threadlet.landscape.surface import (
     in_rounds,
     inner,
     norm,
-    plane,
-    shares,
 )
 
 
@@ -82,43 +77,6 @@ def test_a_loss_that_is_no_number_counts_as_a_large_rise():
     assert found.critical_step == pytest.approx(0.02, rel=1e-6)
 
 
-def test_the_weights_are_restored_to_the_bit_even_if_the_loss_fails():
-    model, loss = network()
-    before = [parameter.detach().clone() for parameter in model.parameters()]
-    surface = Surface(model.parameters(), loss)
-    direction = filter_normalised(list(model.parameters()), torch.Generator().manual_seed(1))
-    for share in (0.1, -3.0, 1e6):
-        surface.at((direction, share))
-    critical_sharpness(surface, direction)
-
-    def failing():
-        raise RuntimeError("no")
-
-    with pytest.raises(RuntimeError):
-        Surface(model.parameters(), failing).at((direction, 0.5))
-    for parameter, saved in zip(model.parameters(), before, strict=True):
-        assert torch.equal(parameter, saved)
-
-
-def test_a_plane_equals_a_slow_direct_evaluation():
-    model, loss = network()
-    generator = torch.Generator().manual_seed(2)
-    own = [parameter.detach().clone() for parameter in model.parameters()]
-    first = filter_normalised(own, generator)
-    second = orthogonal_to(filter_normalised(own, generator), first)
-    along = shares(5, 1.0)
-    surface = Surface(model.parameters(), loss)
-    cells = list(plane(surface, first, second, along, in_rounds(5)))
-    assert len(cells) == 25
-    for row, column, found in cells:
-        with torch.no_grad():
-            for parameter, start, a, b in zip(model.parameters(), own, first, second, strict=True):
-                parameter.copy_(start).add_(a, alpha=along[row]).add_(b, alpha=along[column])
-            assert found == float(loss())
-            for parameter, start in zip(model.parameters(), own, strict=True):
-                parameter.copy_(start)
-
-
 @given(st.integers(9, 60))
 def test_any_prefix_of_a_plane_is_a_coarse_map_of_all_of_it(points):
     begun = list(in_rounds(points))[: points * points // 3]
@@ -159,16 +117,3 @@ def test_a_path_within_a_plane_is_shown_completely():
     for checkpoint, (x, y) in zip(checkpoints, found.coordinates, strict=True):
         (way,) = update(checkpoints[-1], checkpoint)
         torch.testing.assert_close(x * first[0] + y * second[0], way)
-
-
-def test_a_loss_that_varies_or_is_no_number_is_refused_with_its_values():
-    model, loss = network()
-    surface = Surface(model.parameters(), loss)
-    assert surface.base() == surface.at() == loss().item()
-    values = iter([0.25, 0.5])
-    with pytest.raises(
-        ValueError, match=r"same loss twice at the same weights, was 0\.25 and 0\.5"
-    ):
-        Surface(model.parameters(), lambda: next(values)).base()
-    with pytest.raises(ValueError, match="need a loss that is a number, was nan"):
-        Surface(model.parameters(), lambda: math.nan).base()

@@ -71,13 +71,6 @@ def test_a_line_without_an_end_takes_bounded_memory(lines, sent):
         assert texts(sent) == ["x" * 8000]
 
 
-def test_a_flood_is_cut_off(lines, sent):
-    with captured(lines):
-        for number in range(1000):
-            print(number)  # noqa: T201
-        assert len(sent) <= 105
-
-
 def test_output_of_a_logging_handler_is_sent_once_as_a_record(lines, sent):
     with captured(lines):
         log, handler = logging.getLogger("printing"), logging.StreamHandler(sys.stdout)

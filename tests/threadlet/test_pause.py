@@ -52,17 +52,6 @@ async def test_a_pause_ends_by_itself_when_the_sidecar_is_killed(weaver, start_t
     await trainer.goes_on()
 
 
-async def test_a_report_of_another_pause_or_none_ends_it_at_once(weaver, start_trainer):
-    trainer = start_trainer()
-    async with weaver.confirming_pause(CAUSE):
-        await pause(weaver, trainer)
-    await weaver.publish_pause("", over=CAUSE)
-    await trainer.goes_on()
-    assert trainer.errors == ""
-    late = await weaver.ask(weaver.events[0], Pause(), "late", cause=CAUSE)
-    assert (late.status, late.detail) == ("rejected", "the pause was cancelled")
-
-
 @pytest.mark.long
 async def test_only_the_present_weaver_of_this_run_is_believed(weaver, start_trainer):
     trainer = start_trainer()

@@ -51,22 +51,6 @@ def test_a_wait_becomes_the_phase_once_it_lasts(clock):
     assert phases.present() == Phase(name=COMPUTE, since_ns=2 * SECOND_NS, quorum_id=3)
 
 
-def test_a_wait_that_raises_is_over(clock):
-    class Manager:
-        def start_quorum(self):
-            clock[0] += SECOND_NS
-            raise RuntimeError
-
-        wait_quorum = should_commit = allreduce = start_quorum
-
-    phases, manager = Phases(), Manager()
-    stamp_waits(manager, phases, phases)
-    with pytest.raises(RuntimeError):
-        manager.start_quorum()
-    assert phases.present().name == COMPUTE
-    assert phases.waited_ns == SECOND_NS
-
-
 def test_a_managers_waits_are_recorded_and_its_works_released(clock):
     class Work:
         def wait(self, timeout=None):
@@ -175,3 +159,19 @@ def test_without_a_wait_the_newest_group_is_reported():
 )
 def test_an_unreadable_dump_yields_nothing(dump):
     assert read_collectives(dump) is None
+
+
+def test_a_wait_that_raises_is_over(clock):
+    class Manager:
+        def start_quorum(self):
+            clock[0] += SECOND_NS
+            raise RuntimeError
+
+        wait_quorum = should_commit = allreduce = start_quorum
+
+    phases, manager = Phases(), Manager()
+    stamp_waits(manager, phases, phases)
+    with pytest.raises(RuntimeError):
+        manager.start_quorum()
+    assert phases.present().name == COMPUTE
+    assert phases.waited_ns == SECOND_NS

@@ -263,13 +263,6 @@ def test_another_command_ends_the_preview_at_the_next_step(step):
     assert pairs == list(range(1, max(0, step - 4) // 8 + 1))  # only complete pairs
 
 
-def test_the_time_limit_ends_it():
-    script = Script()
-    results = Recorded(script.preview(), seconds=0.0, values={"lr": 1.0})
-    assert (script.steps, results.pieces) == (0, [results.end])
-    assert results.end.why == "the limit of 0 s was reached"
-
-
 def test_only_a_standby_whose_script_offers_a_preview_runs_one():
     offers = worker_with(preview=Script().preview())
     assert "rehearse" in offers.operations.offered()

@@ -77,6 +77,18 @@ async def failure(operation):
     return text
 
 
+@contextlib.asynccontextmanager
+async def served_by(serve, probe_bytes=1 << 20):
+    """Serve a port with a function, and yield the operation that probes it."""
+    async with await asyncio.start_server(serve, HERE, 0) as server:
+        yield probe_of(server.sockets[0].getsockname()[1], probe_bytes)
+
+
+def probe_of(port, probe_bytes=1 << 20):
+    address = ProbeAddress(host=HERE, port=port, token=PROBE_TOKEN)
+    return Probe(receiver="g1-0", probe_address=address, probe_bytes=probe_bytes)
+
+
 @pytest.mark.parametrize("probe_bytes", [1 << 20, MAX_PROBE_BYTES])
 async def test_a_link_is_measured(opened, probe_bytes):
     measured = await soon(measure(opened.operation(probe_bytes)))
@@ -155,13 +167,7 @@ async def test_a_receiver_without_its_token_is_sent_nothing():
         received.append(await reader.read())
         writer.close()
 
-    async with await asyncio.start_server(pretend, HERE, 0) as server:
-        port = server.sockets[0].getsockname()[1]
-        operation = Probe(
-            receiver="g1-0",
-            probe_address=ProbeAddress(host=HERE, port=port, token=PROBE_TOKEN),
-            probe_bytes=1 << 20,
-        )
+    async with served_by(pretend) as operation:
         assert "does not have its own token" in await failure(operation)
         await eventually(lambda: received)
     assert received == [b""]
@@ -182,13 +188,7 @@ async def test_another_kind_of_server_is_sent_nothing_unasked(greeting):
             received.append(b"")
         writer.close()
 
-    async with await asyncio.start_server(other, HERE, 0) as server:
-        port = server.sockets[0].getsockname()[1]
-        operation = Probe(
-            receiver="g1-0",
-            probe_address=ProbeAddress(host=HERE, port=port, token=PROBE_TOKEN),
-            probe_bytes=1 << 20,
-        )
+    async with served_by(other) as operation:
         assert "broke off" in await failure(operation)
         await eventually(lambda: received)
     assert received == [b""]
@@ -209,13 +209,7 @@ async def test_a_receiver_that_lies_is_measured_within_the_limits(seconds, lies)
             writer.write(protocol.packed(protocol.Burst(size, size - 1, took)))
         writer.close()
 
-    async with await asyncio.start_server(lie, HERE, 0) as server:
-        port = server.sockets[0].getsockname()[1]
-        operation = Probe(
-            receiver="g1-0",
-            probe_address=ProbeAddress(host=HERE, port=port, token=PROBE_TOKEN),
-            probe_bytes=MIN_PROBE_BYTES,
-        )
+    async with served_by(lie, MIN_PROBE_BYTES) as operation:
         measured = await soon(measure(operation))
     assert 0 < measured.bytes_per_s <= 1e15
     assert 0 <= measured.spread <= 1e6
@@ -239,13 +233,7 @@ async def test_a_stalled_receiver_is_reported_in_time(stalls_after, monkeypatch)
         await forever.wait()
         writer.close()
 
-    async with await asyncio.start_server(stall, HERE, 0) as server:
-        port = server.sockets[0].getsockname()[1]
-        operation = Probe(
-            receiver="g1-0",
-            probe_address=ProbeAddress(host=HERE, port=port, token=PROBE_TOKEN),
-            probe_bytes=MAX_PROBE_BYTES,
-        )
+    async with served_by(stall, MAX_PROBE_BYTES) as operation:
         assert await failure(operation) == "g1-0 stalled for 0.5 s"
         forever.set()
 
@@ -376,11 +364,7 @@ async def test_two_workers_measure_their_link_through_their_sidecars(weaver, two
     assert "MB/s" in ack.detail
     again = await weaver.ask(sender, operation, epoch=2)  # a Weaver that missed the ack
     assert (again.status, again.measured) == ("applied", ack.measured)
-    wrong = Probe(
-        receiver="g1-0",
-        probe_address=ProbeAddress(host=HERE, port=receiver.probe_address.port, token=PROBE_TOKEN),
-        probe_bytes=1 << 20,
-    )
+    wrong = probe_of(receiver.probe_address.port)
     ack = await weaver.ask(sender, wrong, "c2", epoch=2)
     assert (ack.status, ack.measured) == ("failed", None)
     assert "another token" in ack.detail
@@ -392,12 +376,7 @@ async def test_a_worker_without_an_address_offers_no_probing_and_refuses_it(weav
     hello = await weaver.admit()
     assert hello.probe_address is None
     assert "probe" not in hello.actuators
-    operation = Probe(
-        receiver="g1-0",
-        probe_address=ProbeAddress(host=HERE, port=1, token=PROBE_TOKEN),
-        probe_bytes=1 << 20,
-    )
-    ack = await weaver.ask(hello, operation)
+    ack = await weaver.ask(hello, probe_of(1))
     assert (ack.status, ack.detail) == (
         "rejected",
         "this worker takes no probes: TORCHLOOM_LINK_ADDRESS is not set or not usable",

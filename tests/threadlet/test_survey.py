@@ -95,19 +95,6 @@ class Recorded:
         return self.pieces[-1]
 
 
-def test_the_curvature_of_a_quadratic_loss_is_exact():
-    bowl = Bowl()
-    (bend,) = Recorded(Landscape(bowl, bowl.loss, bowl.load)).of(Curvature)
-    gradient = bowl.hessian @ bowl.newest
-    steepness, bent = float(gradient @ gradient), float(gradient @ bowl.hessian @ gradient)
-    assert bend.along == "gradient"
-    assert bend.loss == pytest.approx(float(0.5 * bowl.newest @ bowl.hessian @ bowl.newest) + 3.0)
-    assert bend.length == pytest.approx(steepness**0.5)
-    assert bend.critical_step == pytest.approx(2.0 * steepness / bent, rel=1e-6)
-    assert bend.sharpness == pytest.approx(bent / steepness, rel=1e-6)
-    assert bend.curvature == pytest.approx(bent / steepness, rel=1e-6)
-
-
 def test_line_and_plane_equal_a_slow_direct_evaluation():
     net = Net()
     results = Recorded(net.landscape())

@@ -132,14 +132,6 @@ def test_a_named_join_file_that_is_missing_is_distinguished_from_a_broken_one(
         assert caplog.messages[-1].startswith(f"no Weaver yet at {named}{why}: training starts")
 
 
-def test_an_invalid_default_join_file_makes_one_clear_line(tmp_path, caplog):
-    broken = tmp_path / ".torchloom" / "join.json"
-    broken.parent.mkdir()
-    broken.write_text("{}")
-    assert attach().inert
-    assert caplog.messages == [f"torchloom is inert: {broken} is not a valid join.json"]
-
-
 def test_a_step_raises_nothing_whatever_it_is_given(caplog):
     class Foreign:
         def detach(self):
@@ -170,3 +162,11 @@ def test_a_workers_identity_comes_from_arguments_before_the_environment():
     assert (found.worker, found.standby) == ("g9-1", False)
     assert identify(environment={"REPLICA_GROUP_ID": "5"}).worker == "5-0"
     assert abs(found.incarnation / 1000 - time.time()) < 1e6
+
+
+def test_an_invalid_default_join_file_makes_one_clear_line(tmp_path, caplog):
+    broken = tmp_path / ".torchloom" / "join.json"
+    broken.parent.mkdir()
+    broken.write_text("{}")
+    assert attach().inert
+    assert caplog.messages == [f"torchloom is inert: {broken} is not a valid join.json"]
