@@ -233,6 +233,17 @@ async def test_both_processes_do_what_a_package_brings(weaver, start_trainer, wi
 
 
 @pytest.mark.integration
+async def test_a_broken_package_is_one_line_of_a_trainer_and_its_sidecar(
+    weaver, start_trainer, with_package, tmp_path
+):
+    (tmp_path / "site" / "foreign.py").write_text("1 / 0")
+    trainer = start_trainer(**with_package)
+    await weaver.admit()
+    await trainer.goes_on()
+    assert trainer.errors.count("trainer capability flush is left out") == 1
+
+
+@pytest.mark.integration
 async def test_an_operation_that_no_package_has_is_refused_by_name(weaver, start_trainer):
     trainer = start_trainer()
     hello = await weaver.admit()

@@ -18,8 +18,7 @@ lines.
 import os
 from typing import Unpack
 
-from torchloom_threadlet.adapters.adapter import Adapter
-from torchloom_threadlet.adapters.plain import PlainAdapter
+from torchloom_threadlet.adapters.adapter import Adapter, PlainAdapter
 from torchloom_threadlet.attachment import attach_once
 from torchloom_threadlet.identity import PlacementArguments
 from torchloom_threadlet.launch import record_final_error

@@ -18,8 +18,8 @@ Part = TrainerPart[Operation] | SidecarPart[Operation]
 
 
 @cache
-def installed_parts() -> Mapping[str, Part]:
-    """Return the part of each operation by its verb, and log once what cannot be imported.
+def installed_parts(level: int = logging.WARNING) -> Mapping[str, Part]:
+    """Return the part of each operation by its verb; log once, at ``level``, what is left out.
 
     A verb that is taken twice keeps torchLoom's own part, else the first by entry point.
     """
@@ -35,10 +35,10 @@ def installed_parts() -> Mapping[str, Part]:
             for part in point.load():
                 verb = _verb_of(part)
                 if found.setdefault(verb, part) is not part:
-                    _logger.warning("trainer capability %s: %s has a part already", name, verb)
+                    _logger.log(level, "trainer capability %s: %s has a part already", name, verb)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the code of anyone's package
             text = plain_line(f"{type(error).__name__}: {error}")
-            _logger.warning("trainer capability %s is left out: %s: %s", name, value, text)
+            _logger.log(level, "trainer capability %s is left out: %s: %s", name, value, text)
     return found
 
 

@@ -122,6 +122,21 @@ class Adapter:
         worker.announce()
 
 
+class PlainAdapter(Adapter):
+    """A worker that changes alone."""
+
+    def __init__(self, framework: str = "") -> None:
+        self.framework = framework
+
+    def manage(self, *parts: Any) -> None:
+        """Register the settings of optimizers, each with its scheduler."""
+        self.loom.optimizer(*parts)
+
+    def save(self) -> dict[str, Any]:
+        """Return the step and all knobs."""
+        return super().save() | {"knobs": self.worker.actuators.values}
+
+
 def end_drained(worker: str) -> NoReturn:
     """End the process of a loop that continues after the drain: it has left the quorum."""
     _logger.warning("%s was drained but its loop continues: exiting with status 0", worker)

@@ -136,8 +136,6 @@ def edges(numbers: int, width: int, most_bytes: int, at_once: int) -> list[int]:
 class Bucket:
     """A tensor that is reduced in pieces, and its memory.
 
-    ``tensor``: the tensor to reduce, which gets the sum.
-    ``memory``: the whole tensor's.
     ``at``: its :func:`edges`.
     """
 

@@ -14,7 +14,6 @@ class Cost:
     """What one reduction cost this rank.
 
     ``sent_bytes``: payload sent from here, computed.
-    ``compress_s``: time in coding and decoding.
     ``wire_s``: time in collectives, including the wait for slower peers.
     """
 
@@ -35,7 +34,6 @@ class Figures:
     """Sums over this rank's allreduces.
 
     ``cost``: of all of them; overlapping ones each count.
-    ``reductions``: how many began.
     ``overlap_s``: time in which at least one was in flight and no thread waited for any.
     ``buckets``: by index among the reductions, from 0. One that ends after a call counts in the
     next.

@@ -25,7 +25,6 @@ _SEED = 20190531
 class Piece:
     """A range of a flat tensor, used as a matrix; the last row may not be full.
 
-    ``start``, ``numbers``: its start and its length.
     ``rows``, ``columns``: the matrix's; a vector has one row.
     """
 
@@ -96,7 +95,6 @@ class PowerSGD:
     """Sums rank-``rank`` approximations of the ranks' matrices.
 
     ``rank``: columns of the factors, at least 1.
-    ``pieces``: finds the matrices in a tensor.
     ``otherwise``: sums a tensor without a matrix whose factors would be smaller. In a tensor with
     such matrices the other parts are sent with the first factors, uncompressed.
     """

@@ -81,10 +81,7 @@ class Lane:
 
 
 class CompressedWork(Work):
-    """Complete once the tensors are reduced; an error is raised by ``wait`` and by the future.
-
-    ``tensors``: the future's result.
-    """
+    """Complete once the tensors are reduced; an error is raised by ``wait`` and by the future."""
 
     def __init__(self, tensors: list[Tensor]) -> None:
         super().__init__()

@@ -25,7 +25,6 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     """One change to make; of two changes the later one has the larger number.
 
     ``do``: the operation, the same on all ranks; the fence does not interpret it.
-    ``cause``: the verdict that granted it.
     """
 
     number: int
@@ -37,7 +36,6 @@ class Ballot(NamedTuple):
     """A rank's vote ahead of a step.
 
     ``offered``: the number of the pending change that the rank can make, or ``NOTHING``.
-    ``lineage``: see :class:`Fence`.
     ``attempt``: a number that no other ballot has; the largest identifies this attempt of the step.
     ``undone``: see :class:`Fence`. Valid even if the ballot is withheld.
     """
@@ -75,11 +73,9 @@ class Fence(msgspec.Struct, frozen=True, kw_only=True):
 
     ``lineage``: the attempt of the last step committed in the rank's state: its quorum in the upper
     bits, its number in the lower ones. Equal lineages are equal states.
-    ``made``: the number of the last change made in that state.
     ``stands``: whether that change's values are still set, and not rolled back.
     ``undone``: the largest number of a change that failed on some rank.
     ``let_go``: the largest number of a withdrawn change.
-    ``offered``: the pending change.
     ``ballots``: the attempt of its last ballot; begins at random, so that ranks do not count alike.
     ``voted``: the pending change at the vote on the present step, of this rank or of its peer.
     ``agreed``, ``attempt``: the change agreed on for the present step, and this attempt of it.

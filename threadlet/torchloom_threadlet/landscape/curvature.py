@@ -24,7 +24,6 @@ class Sharpness(NamedTuple):
     ``critical_step``: in multiples of the update; infinite where the loss fell as far as the search
     went, NaN where the update does not lead down at all.
     ``sharpness``: 2 over the critical step: above 2 the update itself is too long.
-    ``evaluations``: how often the loss was computed.
     """
 
     critical_step: float

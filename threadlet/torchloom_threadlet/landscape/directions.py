@@ -52,10 +52,8 @@ def orthogonal_to(direction: Direction, other: Direction) -> list[Tensor]:
 class TrajectoryPlane(NamedTuple):
     """The plane through a run's last weights that is closest to all of its checkpoints.
 
-    ``directions``: of length 1, and orthogonal.
     ``variance_explained``: the share of the checkpoints' variance along each direction.
     ``coordinates``: each checkpoint's position in the plane; the last one is at the origin.
-    ``distances``: each checkpoint's distance to the plane.
     """
 
     directions: tuple[list[Tensor], list[Tensor]]

@@ -62,7 +62,6 @@ class Connection:
     """One worker's connection to the broker.
 
     ``unset``: what to set so that no other process gets this worker's name.
-    ``on_up``: called with the client after the first connect and after every reconnect.
     ``on_admission``: called after each attempt to enrol, with the reason why this worker is not
     admitted on its node; empty if it is admitted, or there was no answer.
     ``unwanted``: whether the last answer was that this worker's node admits no worker.

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import Callable
 from functools import partial
@@ -37,8 +38,9 @@ class SidecarOperations:
         self._inbox = CommandInbox(incarnation)
         self._under_way: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
+        installed = installed_parts(logging.INFO)  # the trainer warns of what cannot be imported
         self._parts: dict[str, SidecarPart[Any]] = {
-            verb: part for verb, part in installed_parts().items() if isinstance(part, SidecarPart)
+            verb: part for verb, part in installed.items() if isinstance(part, SidecarPart)
         }
 
     def offered(self) -> tuple[str, ...]:

@@ -24,11 +24,7 @@ _RUN_ID = "TORCHELASTIC_RUN_ID"
 class FailedRestart(NamedTuple):
     """A restart in which all ranks on this host ended before they attached.
 
-    ``restart``, ``most``: the restart's number, and torchrun's limit.
     ``status``: of the rank that ended first: its exit code, or minus the signal number.
-    ``lived_s``: how long that rank ran, in seconds.
-    ``error``: the error that ended it, if known.
-    ``gave_up``: whether torchrun has ended since.
     """
 
     restart: int

@@ -20,7 +20,6 @@ class Budget:
     """A script's function that returns a loss, within limits.
 
     ``seconds``: the time limit, from now on.
-    ``should_stop``: returns whether another command arrived meanwhile.
     """
 
     def __init__(

@@ -221,10 +221,7 @@ def _name(function: Any) -> tuple[object, ...]:
 
 
 class Actuators(KnobTable):
-    """The knobs and functions that a trainer has registered so far.
-
-    ``connections``: set by an adapter that knows them.
-    """
+    """The knobs and functions that a trainer has registered so far."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -24,7 +24,6 @@ class Standing(msgspec.Struct, frozen=True):
     """What a healing peer takes over with this rank's state: JSON, in the framework's state dict.
 
     ``values``, ``before``: the run-fenced knobs, and their values before the last change.
-    ``step``: the step of the last change.
     """
 
     fence: Fence

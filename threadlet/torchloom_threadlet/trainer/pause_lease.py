@@ -28,7 +28,6 @@ class PauseLease:
 
     ``longest_s``: the longest possible pause; infinite where no timeout of the framework's limits
     it.
-    ``cause``: the verdict whose pause was carried out.
     """
 
     def __init__(self) -> None:

@@ -28,7 +28,6 @@ class Phases:
     """The phase of one trainer, and how long it has waited.
 
     ``waited_ns``: time in waits that are over, summed.
-    ``quorum_id``: the present quorum, -1 before the first.
     """
 
     def __init__(self) -> None:

@@ -22,7 +22,6 @@ _logger = logging.getLogger(__name__)
 class Reporter:
     """The reports of one incarnation of one worker.
 
-    ``step``: the number of the last step, as the training loop passed it.
     ``phases``: what the trainer waits for, where an adapter records it, and its named phase.
     ``thread``: the training thread, as :func:`threading.get_ident` names it; 0 where there are
     several.

@@ -34,7 +34,6 @@ class Gradients:
     ``step``: returns the number of the step, the same on all ranks: the noise depends on it.
     ``clip_norm``: the largest global norm of the gradients; 0 does not clip.
     ``noise``: standard deviation of Gaussian noise on each gradient, after clipping; 0 adds none.
-    ``seed``: the seed of the noise.
     ``measure_update``: whether to measure ``update_norm``, which takes a copy of the weights.
     ``grad_norm``: global norm of the last step's gradients before clipping, 0-d. NaN before the
     first step.

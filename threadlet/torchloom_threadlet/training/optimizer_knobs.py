@@ -124,7 +124,7 @@ def settings(optimizer: Any, scheduler: Any = None) -> list[Setting]:
         ("momentum", "momentum", None),
     ):
         coefficient = _Coefficient(inner, name, key, place)
-        if coefficient.get() is not None or _may_switch(inner):
+        if coefficient.get() is not None or hasattr(inner, "switch"):
             doc = f"{name} of all parameter groups that have it"
             found.append(Setting(name, coefficient.get, coefficient.set, 0.0, _HIGHEST_BETA, doc))
     if any("weight_decay" in group for group in inner.param_groups):
@@ -212,11 +212,6 @@ class _Coefficient:
 
     def _groups(self) -> Iterator[dict[str, Any]]:
         return (group for group in self._optimizer.param_groups if self._key in group)
-
-
-def _may_switch(optimizer: Any) -> bool:
-    """Whether the optimizer may have other settings later."""
-    return hasattr(optimizer, "switch")
 
 
 def _reference(groups: Sequence[dict[str, Any]], key: str) -> float:

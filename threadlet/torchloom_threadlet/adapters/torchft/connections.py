@@ -25,7 +25,6 @@ _TCP_BYTES_AT = 120
 class Connections:
     """The connections of the present quorum of one process group.
 
-    ``pg``: its ``reconfigure`` and ``allreduce`` are wrapped.
     ``quiet_s``: before an error is passed on, own collectives in flight are waited for as long as a
     byte moves within this many seconds: two groups may wait for each other.
     """

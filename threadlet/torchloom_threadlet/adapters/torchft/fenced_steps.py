@@ -161,7 +161,7 @@ class FencedSteps:
         least, largest = tally(votes)
         if self._manager._group_world_size > 1:
             # On each rank, whatever its votes: the others wait for it here.
-            voting, *minima = self._within(int(all_vote), *_minima(least, largest))
+            voting, *minima = self._within(int(all_vote), *least, *(-n for n in largest))
             all_vote, (least, largest) = bool(voting), read_minima(tuple(minima))
         self._all_vote = all_vote
         if not all_vote or self._worker.changes.count(least, largest):
@@ -202,8 +202,8 @@ class FencedSteps:
         if isinstance(self._manager._pg, CompressedProcessGroup):
             # All members know that one does not vote; it may not compress either.
             self._manager._pg.is_plain = not self._all_vote
-        if self._steps_back:
-            self._step_back()
+        if self._steps_back:  # torchft makes a group that counts less load a peer's state
+            self._manager._step = max(0, self._manager._step - 1)
         if self._trouble:
             self._manager.report_error(RuntimeError(self._trouble))
         if self._worker.changes.must_undo:
@@ -235,10 +235,6 @@ class FencedSteps:
                 knobs or "its knobs",
             )
         self._worker.announce()
-
-    def _step_back(self) -> None:
-        """Count one step less, so that torchft makes this group load a peer's state."""
-        self._manager._step = max(0, self._manager._step - 1)
 
     # --- the state that a peer loads, in torchft's thread --------------------------------------
 
@@ -279,10 +275,6 @@ def _obstacle(manager: Any) -> str:
         was = f"one of {size}" if size else "none"
         return f"need a default process group of this group's {ranks} ranks, was {was}"
     return ""
-
-
-def _minima(least: Ballot, largest: Ballot) -> tuple[int, ...]:
-    return (*least, *(-number for number in largest))
 
 
 def _reduced(numbers: tuple[int, ...], timeout: timedelta) -> tuple[int, ...]:

@@ -31,7 +31,6 @@ _logger = logging.getLogger(__name__)
 class Outcome(NamedTuple):
     """The outcome of a vote of all ranks.
 
-    ``step``: the least of the ranks' numbers of this step.
     ``minima``: as :func:`~torchloom_threadlet.fence.agreement.read_minima` reads them.
     """
 
@@ -40,10 +39,7 @@ class Outcome(NamedTuple):
 
 
 class Ballots:
-    """Ballots whose outcome is not taken yet.
-
-    ``are_over``: whether a rank has left the votes, or is gone.
-    """
+    """Ballots whose outcome is not taken yet."""
 
     def __init__(self, group: Any) -> None:
         self._group = group

@@ -11,7 +11,6 @@ from typing import Any
 class WorkerGpu:
     """What is known of the worker's GPU; an empty text is unknown.
 
-    ``index``: its index on the host.
     ``uuid``: its UUID in lower case, without ``GPU-``, or the UUID's beginning.
     ``instance``: the number of the worker's GPU instance, if MIG partitions the GPU.
     """

@@ -49,7 +49,6 @@ class ProbeListener:
     """Listens at an address and times incoming data, one probe at a time.
 
     ``address``: this host's address for other hosts, at which it listens; empty: no listening.
-    ``on_open``: called once it listens.
     ``address``: what the Weaver gets of it, None while it does not listen.
     """
 

@@ -47,7 +47,6 @@ class ProtocolError(Exception):
 class Burst(NamedTuple):
     """The timing of a burst.
 
-    ``received``: all bytes that arrived in time.
     ``timed``: those of them that arrived after the first, within ``seconds``.
     """
 
