@@ -3,8 +3,6 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from torchloom_core.wire.operations import Rehearse, StandbyTask, Survey
-
 Send = Callable[[int, int, Any], object]
 """Takes the number of points so far, the expected number, and a part of the result."""
 
@@ -34,16 +32,13 @@ class StandbyTaskRunner(Protocol):
         """
 
 
-StandbyTasks = Mapping[type[StandbyTask], StandbyTaskRunner]
-"""The runner of each kind of standby task that the script offers."""
+StandbyTasks = Mapping[str, StandbyTaskRunner]
+"""The runner of each kind of standby task that the script offers, by the task's verb."""
 
 
 def standby_tasks_of(
     landscape: StandbyTaskRunner | None, preview: StandbyTaskRunner | None
 ) -> StandbyTasks:
     """Return the runners of the standby tasks that the script offers."""
-    offered: dict[type[StandbyTask], StandbyTaskRunner | None] = {
-        Survey: landscape,
-        Rehearse: preview,
-    }
-    return {kind: runner for kind, runner in offered.items() if runner is not None}
+    offered = {"survey": landscape, "rehearse": preview}
+    return {verb: runner for verb, runner in offered.items() if runner is not None}

@@ -23,7 +23,6 @@ from torchloom_threadlet import ipc
 from torchloom_threadlet.cleaning import error_line, text, whole
 from torchloom_threadlet.identity import Identity
 from torchloom_threadlet.identity import Join as JoinPlace
-from torchloom_threadlet.installed_parts import verb_of
 from torchloom_threadlet.launch import launch_of
 from torchloom_threadlet.trainer.actuators import Actuators
 from torchloom_threadlet.trainer.changes import Changes
@@ -79,8 +78,8 @@ class Worker(Reporter):
         self._inbox = CommandInbox(identity.incarnation)
         self._inbox_lock = threading.Lock()
         self._standby_tasks = standby_tasks or {}
-        for kind, runner in self._standby_tasks.items():
-            self.actuators.add_function(verb_of(kind), runner)
+        for verb, runner in self._standby_tasks.items():
+            self.actuators.add_function(verb, runner)
         self._closed = False
         self._unwanted = ""
         self._awaits_decision = False
