@@ -61,9 +61,7 @@ class Publisher:
         if ack.status in FINAL_STATUSES:
             key = ack.command, ack.epoch
             if key not in self._storing:
-                task = asyncio.create_task(self._store(ack))
-                self._storing[key] = task
-                task.add_done_callback(lambda done: self._stored(done, key, ack, on_stored))
+                self._storing[key] = asyncio.create_task(self._store(ack, on_stored))
         elif (client := self._uplink.client) is not None:
             # Not worth storing: the final ack will contain more.
             with contextlib.suppress(*BROKER_ERRORS):
@@ -118,30 +116,21 @@ class Publisher:
         # A flush of a disconnected client returns at once and proves nothing.
         return client.is_connected and bool(client.stats["reconnects"] == connections)
 
-    async def _store(self, ack: Ack) -> None:
+    async def _store(self, ack: Ack, on_stored: Callable[[Ack], object] | None) -> None:
         data, headers = encode(ack), self._message_id(ack)
-        for attempt in itertools.count():
-            client = await self._uplink.connected()
-            try:
-                await client.jetstream().publish(
-                    self._ack_subject, data, timeout=_TRY_S, headers=headers
-                )
-            except BROKER_ERRORS:
-                await asyncio.sleep(min(_WAITS_S[0] * 2**attempt, _WAITS_S[1]))
-            else:
-                return
-
-    def _stored(
-        self,
-        task: asyncio.Task[None],
-        key: tuple[str, int],
-        ack: Ack,
-        on_stored: Callable[[Ack], object] | None,
-    ) -> None:
-        del self._storing[key]
-        if self._exit is not None:
-            self._some.set()  # it may have waited for this ack
-        if not task.cancelled() and on_stored is not None:
+        try:
+            for attempt in itertools.count():
+                stream = (await self._uplink.connected()).jetstream()
+                try:
+                    await stream.publish(self._ack_subject, data, timeout=_TRY_S, headers=headers)
+                    break
+                except BROKER_ERRORS:
+                    await asyncio.sleep(min(_WAITS_S[0] * 2**attempt, _WAITS_S[1]))
+        finally:
+            del self._storing[ack.command, ack.epoch]
+            if self._exit is not None:
+                self._some.set()  # it may have waited for this ack
+        if on_stored is not None:
             on_stored(ack)
 
     def _message_id(self, ack: Ack) -> dict[str, str]:
