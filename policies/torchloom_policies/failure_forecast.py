@@ -166,12 +166,15 @@ class FailureForecastPolicy:
             if risk.probability * risk.loss_gpu_s <= cost_gpu_s:
                 return
             standbys.take(risk.rows)
+            size_bytes = self._traffic.state_bytes
+            words = self._traffic.in_words("the state", size_bytes)
+            transfer = "" if math.isnan(size_bytes) else f"; {words}"
             self._moved.add(*news, self._outlook.rest_s)
             yield Proposal(
                 action=action,
                 reason=self._reason(risk, cost_gpu_s, view)
                 + _absence(risk.gpus, reserve)
-                + self._transfer(action),
+                + (transfer if isinstance(action, Migrate) else ""),
                 gain_gpu_s=risk.loss_gpu_s,
                 cost_gpu_s=cost_gpu_s,
                 confidence=risk.probability,
@@ -258,13 +261,6 @@ class FailureForecastPolicy:
                 confidence=probability,
                 cause=(self._outlook.id,),
             )
-
-    def _transfer(self, action: Action) -> str:
-        """Return the cost of the state transfer in words, if the state's size is known."""
-        size_bytes = self._traffic.state_bytes
-        if not isinstance(action, Migrate) or math.isnan(size_bytes):
-            return ""
-        return f"; {self._traffic.in_words('the state', size_bytes)}"
 
     def _reason(self, risk: GroupRisk, cost_gpu_s: float, view: FleetView) -> str:
         worker, node = view.workers[risk.worst], view.node[risk.worst]

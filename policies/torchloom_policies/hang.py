@@ -1,7 +1,7 @@
 """Find the replica group that hangs and blocks its quorum, and evict it."""
 
 from collections.abc import Iterable, Iterator
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal
 
 import msgspec
 import numpy as np
@@ -97,7 +97,8 @@ class HangPolicy:
         self._options = options
         self._streak = np.zeros(0, dtype=np.int64)
         self._alerted = np.zeros(0, dtype=np.bool_)
-        self._dumps: dict[str, _DumpRequest] = {}
+        self._dumps: dict[str, tuple[float, Note | None]] = {}
+        """When a group's dump was proposed, and its newest dump at that time."""
         self._evicted: set[str] = set()
         self._patience = Patience(options.ratio, options.busy_s, options.memory_s)
         self.status = ""
@@ -129,9 +130,11 @@ class HangPolicy:
             self._unnamed, self._named_s = False, view.now_s
             for group, (row, wait) in named.items():
                 yield from self._act(group, row, wait, seen, view)
-        elif (others & ~hangs).any() or self._is_explained(view):
             return
-        elif not self._unnamed:
+        # Workers that an eviction has just freed have not finished a step yet.
+        freed = view.now_s <= self._named_s + least_s
+        explained = freed or (others & ~hangs).any() or view.is_in("paused", "joining").any()
+        if not explained and not self._unnamed:
             self._unnamed = True
             yield self._cannot_name(waits, hangs, view)
 
@@ -155,14 +158,6 @@ class HangPolicy:
         idle = self._exceed(seen.idle_s, options.least_s, view)
         unseen = seen.unseen & self._exceed(age_s, options.unseen_s, view)
         return idle | unseen | self._exceed(age_s, options.busy_s, view)
-
-    def _is_explained(self, view: FleetView) -> bool:
-        """Return whether a pause, a join or a recent eviction explains the waiting workers.
-
-        Workers that an eviction has just freed have not finished a step yet.
-        """
-        freed = view.now_s <= self._named_s + self._options.least_s
-        return freed or bool(view.is_in("paused", "joining").any())
 
     def _split_by_wait(self, still: Rows, view: FleetView) -> tuple[Rows, Rows]:
         """Return the rows that wait and those that do not, by telemetry or the lighthouse."""
@@ -204,10 +199,10 @@ class HangPolicy:
         self, group: str, row: int, wait: "_Wait", seen: Standstill, view: FleetView
     ) -> Iterator[Proposal]:
         """Propose dumps, then the eviction; start over after ``again_s`` if the group hangs."""
-        request = self._dumps.get(group)
-        dump = view.note(DUMP, row)
-        if request is None or view.now_s - request.at_s >= self._options.again_s:
-            self._dumps[group] = _DumpRequest(view.now_s, dump)
+        asked_s, before = self._dumps.get(group, (-np.inf, None))
+        waited_s, dump = view.now_s - asked_s, view.note(DUMP, row)
+        if waited_s >= self._options.again_s:
+            self._dumps[group] = view.now_s, dump
             self._evicted.discard(group)
             # A stopped process cannot dump; its sidecar has already reported its stack.
             targets = (row, wait.longest(but=group))
@@ -215,11 +210,10 @@ class HangPolicy:
         elif group not in self._evicted:
             evidence = seen.in_words(row)
             if not seen.stopped[row]:
-                waited_s = view.now_s - request.at_s
-                if dump == request.dump and waited_s < self._options.dump_s:
+                if dump == before and waited_s < self._options.dump_s:
                     return
                 timed_out = f"its dump timed out after {waited_s:.0f} s"
-                evidence += f", {timed_out if dump == request.dump else 'its dump was taken'}"
+                evidence += f", {timed_out if dump == before else 'its dump was taken'}"
             self._evicted.add(group)
             yield self._evict(group, row, wait, evidence, view)
 
@@ -272,13 +266,6 @@ class HangPolicy:
             f"{hangs.sum()} other workers compute or are stopped"
         )
         return Proposal(action=Alert(worker=view.workers[row], text=text), reason=text)
-
-
-class _DumpRequest(NamedTuple):
-    """When a dump was proposed, and the newest dump at that time."""
-
-    at_s: float
-    dump: Note | None
 
 
 class _Wait:

@@ -234,10 +234,11 @@ class LossGuardPolicy:
         self, step: Step, action: ChangeKnobs | RewindRun, what: str, cost_s: float, case: Case
     ) -> Proposal:
         gpus, most_s = case.view.costs.gpus_per_worker * len(case.rows), self._options.payback_s
+        undone_s = min((past.undone_s for past in case.up.values()), default=most_s)
         return Proposal(
             action=action,
             reason=f"{case.what}; {what}",
-            gain_gpu_s=gpus * min(most_s, case.setback_s(most_s)),
+            gain_gpu_s=gpus * min(most_s, undone_s),
             cost_gpu_s=gpus * cost_s,
             confidence=max(0.0, self._helps[step].mean - self._heals.mean),
         )

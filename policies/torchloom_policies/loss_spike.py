@@ -204,10 +204,6 @@ class Case:
         # The usual unsaved work is half of a checkpoint interval.
         self.unsaved_at_most_s = 2.0 * usual_s + self.lasts_s if unsaved_s is None else unsaved_s
 
-    def setback_s(self, most: float) -> float:
-        """Return how much training it has undone, seconds; ``most`` if unknown."""
-        return min((past.undone_s for past in self.up.values()), default=most)
-
     @property
     def what(self) -> str:
         """The spike in words, for the reason."""

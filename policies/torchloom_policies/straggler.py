@@ -173,16 +173,22 @@ class StragglerPolicy:
                 f"is {median_s:.3g} s: {waiting:.0%} of {gpus:g} GPUs' time is waiting"
             )
             gain_gpu_s = float(waiting * gpus * self._options.payback_s)
-            less = self._less(view, row, float(share[row] * median_s / time_s[row]))
+            less = self._less(view, float(share[row] * median_s / time_s[row]))
             if self._tried[row] < self._options.tries and less <= share[row] * (1.0 - _WORTH_IT):
                 self._tried[row] += 1
-                yield self._resize(view, row, float(share[row]), less, reason, gain_gpu_s)
+                reason += (
+                    f"; with {less:.2g} of its batch instead of {share[row]:.2g} it keeps pace"
+                )
+                # Samples that the slow worker drops are not trained elsewhere.
+                dropped = share[row] - less
+                undone = dropped * view.costs.gpus_per_worker * self._options.payback_s
+                yield self._resize(view.workers[row], less, reason, gain_gpu_s, undone)
             elif view.group[row] not in moved:
                 moved.add(view.group[row])
                 rows_of_group = members[view.group[row]]
                 yield self._move(view, rows_of_group, reason, gain_gpu_s, gpus, standbys)
 
-    def _less(self, view: FleetView, row: int, share: float) -> float:
+    def _less(self, view: FleetView, share: float) -> float:
         """Return the share that the knob takes: two digits, and not below what it allows."""
         spec = view.knob_specs.get(self._options.knob)
         if spec is None or math.isnan(share):
@@ -201,23 +207,16 @@ class StragglerPolicy:
                 f"{view.workers[row]} keeps pace with {share[row]:.2g} of its batch and could "
                 f"take {more:.2g}"
             )
-            yield Proposal(
-                action=ChangeKnob(knob=self._options.knob, value=more, worker=view.workers[row]),
-                reason=reason,
-                gain_gpu_s=float(gained),
-                confidence=self._options.confidence,
-            )
+            yield self._resize(view.workers[row], more, reason, gained)
 
     def _resize(
-        self, view: FleetView, row: int, share: float, less: float, reason: str, gain_gpu_s: float
+        self, worker: str, share: float, reason: str, gain_gpu_s: float, cost_gpu_s: float = 0.0
     ) -> Proposal:
-        # Samples that the slow worker drops are not trained elsewhere.
-        undone = (share - less) * view.costs.gpus_per_worker * self._options.payback_s
         return Proposal(
-            action=ChangeKnob(knob=self._options.knob, value=less, worker=view.workers[row]),
-            reason=f"{reason}; with {less:.2g} of its batch instead of {share:.2g} it keeps pace",
-            gain_gpu_s=gain_gpu_s,
-            cost_gpu_s=float(undone),
+            action=ChangeKnob(knob=self._options.knob, value=share, worker=worker),
+            reason=reason,
+            gain_gpu_s=float(gain_gpu_s),
+            cost_gpu_s=float(cost_gpu_s),
             confidence=self._options.confidence,
         )
 

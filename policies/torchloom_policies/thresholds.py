@@ -173,11 +173,12 @@ class _Watch:
     def _propose(
         self, fires: NDArray[np.intp], fired: NDArray[np.intp], values: Floats, view: FleetView
     ) -> Iterator[Proposal]:
-        acted_on = {self._subject(row, view) for row in fired}
+        acted_on = {self._action(row, "", view) for row in fired}
         fresh: list[int] = []
         for row in fires:
-            if self._subject(row, view) not in acted_on:
-                acted_on.add(self._subject(row, view))
+            action = self._action(row, "", view)
+            if action not in acted_on:
+                acted_on.add(action)
                 fresh.append(row)
         more = 0
         if self.rule.action in ("alert", "dump"):
@@ -197,18 +198,6 @@ class _Watch:
             row = fires[-1]
             text = f"{more} more workers like this: {self._reason(row, values, view)}"
             yield Proposal(action=Alert(worker=view.workers[row], text=text), reason=text)
-
-    def _subject(self, row: int, view: FleetView) -> str:
-        """Return what the action would act on; it is proposed once per subject."""
-        match self.rule.action:
-            case "migrate" | "drain":
-                return view.group[row]
-            case "checkpoint" | "pause":
-                return "the run"
-            case SetTo(knob=knob) if _is_run_fenced(knob, view):
-                return "the run"
-            case _:
-                return view.workers[row]
 
     def _action(self, row: int, reason: str, view: FleetView) -> Action:
         worker, group = view.workers[row], view.group[row]

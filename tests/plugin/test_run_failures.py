@@ -56,44 +56,24 @@ class Watched:
         return rollbacks.watched, rollbacks.count
 
 
-def test_a_failure_after_which_the_others_continue_is_no_rollback():
+@pytest.mark.parametrize(
+    ("looks", "reported", "lost", "share"),
+    [
+        (0, 0, 0, 0.5),  # the others continue
+        (35, 0, 20, 1.0),
+        (6, 0, 5, 1.0),  # faster than the config says
+        (60, -1000, 0, 0.5),  # a restart without lost work
+    ],
+)
+def test_a_failure_after_which_the_step_number_falls_is_a_rollback(looks, reported, lost, share):
     run = Watched()
     step = run.train(0)
     run.fail()
-    run.train(step, 30.0)
-    assert run.seen == (1, 0)
-    assert run.failures.rollbacks.share == 1 / 2
-
-
-def test_a_failure_after_which_the_step_number_falls_is_a_rollback():
-    run = Watched()
-    step = run.train(0)
-    run.fail()
-    for _ in range(35):
-        run.look(step)
-    run.train(step - 20, 30.0)
-    assert run.seen == (1, 1)
-    assert run.failures.rollbacks.share == 1.0
-
-
-def test_a_restart_faster_than_the_config_hides_no_rollback():
-    run = Watched()
-    step = run.train(0)
-    run.fail()
-    for _ in range(6):
-        run.look(step)
-    run.train(step - 5, 30.0)
-    assert run.seen == (1, 1)
-
-
-def test_a_restart_without_lost_work_is_no_rollback():
-    run = Watched()
-    step = run.train(0)
-    run.fail()
-    for _ in range(60):
-        run.look(-1)
-    run.train(step, 30.0)
-    assert run.seen == (1, 0)
+    for _ in range(looks):
+        run.look(max(-1, step + reported))
+    run.train(step - lost, 30.0)
+    assert run.seen == (1, int(lost > 0))
+    assert run.failures.rollbacks.share == share
 
 
 def test_a_failure_of_the_whole_run_is_watched_until_the_restart():

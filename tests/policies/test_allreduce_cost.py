@@ -1,11 +1,14 @@
+"""The cost of a step in each mode, by its links and its coding."""
+
 import math
 
 import pytest
 
 from tests.policies.allreduce_run import MBIT, MODES, NOW_S, UNSHAPED, Law, RoundsRun, Run
 from torchloom_core.testing import view_of
-from torchloom_policies.allreduce.cost import CostModel
-from torchloom_policies.allreduce.link_filter import LinkFilter
+from torchloom_policies.allreduce.cost import CodingTimes, CostModel
+from torchloom_policies.allreduce.link_filter import BaselineTime, LinkFilter
+from torchloom_policies.allreduce.modes import prior_of
 from torchloom_policies.allreduce.step_samples import NEEDS, StepReader
 
 ALIKE = ("none", "bf16", "int8", "topk", "powersgd")
@@ -158,3 +161,61 @@ def test_each_sync_is_read_once_with_its_round_whichever_step_a_tick_samples(com
     for times in (0.5, 1.0, 2.0):
         expected = compute_s + sync_s / (6 * times)
         assert run.policy.model.cost("int8", times=times).step_s == pytest.approx(expected, rel=0.1)
+
+
+HERE, ELSEWHERE = math.log(1e8), math.log(1e9)
+
+
+def test_only_times_measured_at_this_bandwidth_count_if_there_are_any():
+    times = CodingTimes()
+    for _ in range(8):
+        times.take("int8", 4e-9, ELSEWHERE)
+    times.take("int8", 2e-9, HERE)
+    assert times.expected("int8", HERE) == (pytest.approx(2e-9), pytest.approx(0.05))
+    assert times.expected("int8", ELSEWHERE)[0] == pytest.approx(4e-9)
+
+
+def test_times_measured_at_another_bandwidth_are_less_certain():
+    times = CodingTimes()
+    times.take("int8", 4e-9, ELSEWHERE)
+    assert times.tried("int8")
+    assert not times.tried_at("int8", HERE)
+    s_per_byte, log_sd = times.expected("int8", HERE)
+    assert s_per_byte == pytest.approx(4e-9)
+    assert log_sd > 5 * times.expected("int8", ELSEWHERE)[1]
+
+
+def test_a_mode_that_never_ran_has_its_prior_coding_time():
+    times, prior = CodingTimes(), prior_of("int8")
+    assert times.expected("int8", HERE) == (1e-9 * prior.code_ns_per_byte, prior.code_log_sd)
+
+
+def test_a_slow_first_step_is_bounded_by_the_prior():
+    times, prior = CodingTimes(), prior_of("int8")
+    times.take("int8", 1.0, HERE)
+    most = 1e-9 * prior.code_ns_per_byte * math.exp(prior.code_log_sd)
+    assert times.expected("int8", HERE)[0] == pytest.approx(most)
+
+
+def taken(usual, *seconds):
+    return [usual.take(each) for each in seconds]
+
+
+def test_up_to_three_outliers_are_no_change():
+    usual = BaselineTime()
+    assert all(taken(usual, *[0.1] * 6))
+    assert taken(usual, 0.3, 0.3, 0.3, 0.1) == [False, False, False, True]
+    assert taken(usual, 0.3) == [False]
+    assert usual.shift() is None
+
+
+def test_four_consecutive_outliers_set_a_new_usual_time():
+    usual = BaselineTime()
+    taken(usual, *[0.1] * 6, 0.3, 0.3, 0.02, 0.3)
+    assert usual.shift() == pytest.approx(math.log(3.0))
+    assert usual.shift() is None
+    assert taken(usual, 0.3, 0.1) == [True, False]
+
+
+def test_the_first_steps_are_never_outliers():
+    assert all(taken(BaselineTime(), 0.1, 0.5, 0.02, 0.1, 0.1))

@@ -440,26 +440,6 @@ def test_a_ring_order_that_made_steps_slower_is_not_tried_again():
     assert [p.action.values["ring_order"] for p in changes(run.made, "ring_order")][1:] == [""]
 
 
-def test_tuning_continues_after_a_link_fails():
-    run = uneven()
-    run.ticks(5)
-    run.links[("w1", "w2")] = LinkSample(bytes_per_s=0.0, latency_s=math.nan)
-    run.ticks(20)
-    run.links = {pair: LinkSample(bytes_per_s=0.0, latency_s=math.nan) for pair in run.links}
-    run.ticks(20)
-    run.links = {
-        pair: LinkSample(bytes_per_s=math.nan, latency_s=math.nan, age_s=math.nan)
-        for pair in run.links
-    }
-    run.ticks(20)
-    run.links = {
-        pair: LinkSample(bytes_per_s=math.inf, latency_s=math.nan, spread=math.inf)
-        for pair in run.links
-    }
-    run.ticks(20)
-    assert math.isfinite(run.policy._model.cost("none").step_s)
-
-
 def test_without_ortools_the_ring_is_not_tuned_and_one_alert_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "ortools.sat.python.cp_model", None)
     run = uneven()
@@ -467,18 +447,6 @@ def test_without_ortools_the_ring_is_not_tuned_and_one_alert_names_the_extra(mon
     (text,) = alerts(run)
     assert "pip install 'torchloom[tuner]'" in text
     assert not changes(run.made, "ring_order")
-
-
-@pytest.mark.slow
-def test_too_many_groups_keep_their_ring_order_and_cause_one_alert():
-    run = Run(tuner(modes=("none",)), workers=65, knobs=[(RING, "")])
-    run.links = linked(65, slow=[(0, 1)])
-    run.bandwidth = 5e6
-    run.ends_s = run._next()
-    run.ticks(20)
-    (proposal,) = run.made
-    assert isinstance(proposal.action, Alert)
-    assert "need at most 64 groups, was 65" in proposal.reason
 
 
 @pytest.mark.slow

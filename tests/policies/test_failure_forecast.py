@@ -322,15 +322,6 @@ def test_failures_without_a_forecast_count_at_their_observed_rate():
     assert cost[1] == pytest.approx(2 * 40 + missed * (300 * 8 + 50 * 32))
 
 
-def test_a_drain_without_a_standby_costs_the_wait_of_the_others():
-    gone = ["training"] * 4 + ["gone"] * 2
-    judge = policy(drain_without_standby=True)
-    (proposal,) = exits(judge, singles({"w0": 0.9}, gone))
-    assert proposal.action == DrainGroup(group="a")
-    assert proposal.cost_gpu_s == 2 * 32 + (200 + 100) * 8 + 50 * 24
-    assert proposal.reason.endswith(" (3600 of it for its nodes under inspection)")
-
-
 @given(
     st.lists(st.floats(0.0, 1.0), min_size=3, max_size=3),
     st.floats(0.0, 1000.0),
@@ -365,19 +356,6 @@ def test_the_node_likely_to_fail_is_cordoned_until_the_forecast_ends():
         "GPU-s"
     )
     assert not cordons(judge, fleet({"w2": 0.5}, **later(1)))
-
-
-def test_with_few_standbys_a_cordon_costs_the_time_of_the_node():
-    hazard = {"w0": 0.9, "w1": 0.01, "w2": 0.01, "w3": 0.0, "w4": 0.0, "w5": 0.0}
-    cost = {}
-    for waiting in (1, 2):
-        state = ["training"] * 3 + ["standby"] * waiting + ["gone"] * (3 - waiting)
-        (cordon,) = cordons(policy(), singles(hazard, state))
-        cost[waiting] = cordon.cost_gpu_s
-    assert cost[1] > cost[2] > 0
-    expected = 0.02 / 60 * (60 + 100)
-    assert cost[1] == pytest.approx(-np.expm1(-expected) * ((60 + 100) * 8 + 50 * 2 * 8))
-    assert cordon.reason.endswith(f"GPU-s, the cordon costs {cordon.cost_gpu_s:.0f}")
 
 
 def test_a_cordon_that_does_not_pay_is_not_proposed():

@@ -1,7 +1,7 @@
 """A cost model of a step in each compression mode, fitted to measured steps."""
 
 import math
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import median
@@ -60,9 +60,9 @@ class CostModel:
         self.modes = tuple(modes)
         self.link = LinkFilter(self.modes)
         self._compute_s: deque[float] = deque(maxlen=_RECENT)
-        self._overlap_s: dict[str, deque[float]] = {}
+        self._overlap_s: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=_RECENT))
         self.code = CodingTimes()
-        self._rest_s: dict[str, deque[float]] = {}
+        self._rest_s: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=_RECENT))
         self._share: dict[str, float] = {}
         self._misses: deque[float] = deque(maxlen=_FOR_ERROR)
         self._last: StepSample | None = None
@@ -103,10 +103,10 @@ class CostModel:
             jumped = self.link.measure_wire(sample)
         self.code.take(mode, sample.compress_s / sample.gradient_bytes, self._log_bandwidth)
         self._compute_s.append(sample.compute_s / sample.every)
-        _recent(self._overlap_s, mode).append(sample.overlap_s)
+        self._overlap_s[mode].append(sample.overlap_s)
         exposed_s = max(0.0, sample.wire_s - self._overlap())
         rest_s = sample.step_s - sample.compute_s - sample.compress_s - exposed_s
-        _recent(self._rest_s, mode).append(rest_s)
+        self._rest_s[mode].append(rest_s)
         return jumped
 
     def cost(
@@ -165,10 +165,6 @@ class CostModel:
     def _overlap(self) -> float:
         """Return the wire time that computing can overlap: the largest of any mode."""
         return max((median(seen) for seen in self._overlap_s.values()), default=0.0)
-
-
-def _recent(of: dict[str, deque[float]], mode: str) -> deque[float]:
-    return of.setdefault(mode, deque(maxlen=_RECENT))
 
 
 class CodingTimes:

@@ -6,14 +6,13 @@ from collections.abc import Iterator
 import numpy as np
 
 from torchloom_core.plugin import FleetView, Floats, Links, ProbeLinks, Proposal
-from torchloom_policies.allreduce.ceiling import Ceiling
 from torchloom_policies.allreduce.cost import CostModel, StepCost
-from torchloom_policies.allreduce.link_probes import SAME_S, ProbedLinks, ProbeSchedule
+from torchloom_policies.allreduce.link_probes import SAME_S, Ceiling, ProbedLinks, ProbeSchedule
 from torchloom_policies.allreduce.modes import AllreduceTunerOptions, prior_of
-from torchloom_policies.allreduce.ring_advice import RingAdvice
+from torchloom_policies.allreduce.ring_order import RingAdvice
 from torchloom_policies.allreduce.settings import Candidate
 from torchloom_policies.allreduce.step_samples import StepSample
-from torchloom_policies.allreduce.tuned_run import RING, TunedRun
+from torchloom_policies.allreduce.tuned_run import RING, TunedRun, listed
 
 _LEAST_LOG_SD = 0.1
 _UNSURE_LOG_SD = 0.35
@@ -143,12 +142,16 @@ class LinkWatch:
         options, own = self._options, self._model.cost(run.mode)
         if not options.probe_every_s or own is None or len(run.groups) > _MOST_GROUPS:
             return
-        if self._busy_s(own.carried_s, wire_s) > options.probe_wire_share * own.step_s:
+        link = self._model.link
+        # The links may be faster than estimated; without this bound they would never be probed.
+        least_share = math.exp(-link.log_sd) if link.is_blind else 1.0
+        busy_s = min(own.carried_s * least_share, wire_s)
+        if busy_s > options.probe_wire_share * own.step_s:
             return
         rows = list(run.groups.values())
         offers = view.can_be_probed[rows]
         links = self._links(view, run)
-        unsure = self._model.link.log_sd > _UNSURE_LOG_SD and stake > 0
+        unsure = link.log_sd > _UNSURE_LOG_SD and stake > 0
         for_ring = (
             RING in run.settings and self._advice.can_order(list(run.groups)) and offers.all()
         ) and _gain_of_ring(run.mode, own, math.inf) > math.log1p(options.hysteresis)
@@ -163,15 +166,18 @@ class LinkWatch:
         pairs = tuple(pair for pair in pairs if offers[list(pair)].all())
         if not pairs:
             lacking = [view.workers[row] for row in rows if not view.can_be_probed[row]]
-            self._without_probe_address = _without_probe_address(lacking)
+            self._without_probe_address = (
+                "the bandwidth is uncertain and the links cannot be probed: set "
+                f"TORCHLOOM_LINK_ADDRESS also for {listed(lacking)}"
+            )
             return
         self._schedule.proposed(pairs, links, view.now_s)
         gpus = view.costs.gpus_per_worker * len(run.rows)
-        bandwidth = self._model.link.bytes_per_s
+        bandwidth = link.bytes_per_s
         probe_bytes = int(min(options.probe_bytes, max(_LEAST_PROBE_BYTES, bandwidth * _PROBE_S)))
         took_s = probe_bytes / bandwidth
         why = (
-            f"the bandwidth is known to a factor of {math.exp(self._model.link.log_sd):.2g}, and "
+            f"the bandwidth is known to a factor of {math.exp(link.log_sd):.2g}, and "
             "another compression mode may be better"
             if unsure or not (unknown or self._needs_recheck)
             else "some links are unknown, and another ring order may be faster"
@@ -186,14 +192,6 @@ class LinkWatch:
             cost_gpu_s=min(took_s, own.step_s) * gpus * 0.1,
             confidence=0.2,
         )
-
-    def _busy_s(self, carried_s: float, wire_s: float) -> float:
-        """Return a lower bound on the time for which a step's bytes keep the links busy.
-
-        The links may be faster than estimated; without this bound they would never be probed.
-        """
-        link = self._model.link
-        return min(carried_s * (math.exp(-link.log_sd) if link.is_blind else 1.0), wire_s)
 
     def _links(self, view: FleetView, run: TunedRun) -> Links:
         """Return the links among the groups; implausible values count as unknown."""
@@ -213,14 +211,6 @@ def _gain_of_ring(mode: str, own: StepCost, times: float) -> float:
     carried_s = own.carried_s * prior_of(mode).ring_share
     saved_s = min(carried_s * (1.0 - 1.0 / times), own.exposed_s) / own.every
     return -math.log1p(-min(saved_s / own.step_s, 0.99))
-
-
-def _without_probe_address(workers: list[str]) -> str:
-    more = f" and {len(workers) - 3} more" if workers[3:] else ""
-    return (
-        "the bandwidth is uncertain and the links cannot be probed: set "
-        f"TORCHLOOM_LINK_ADDRESS also for {', '.join(workers[:3])}{more}"
-    )
 
 
 def _within(values: Floats, low: float, high: float) -> Floats:

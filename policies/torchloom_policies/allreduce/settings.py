@@ -1,10 +1,9 @@
 """Choose how often to synchronise, and try pieces and buckets, which have no cost model."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-from torchloom_core.plugin import FleetView, KnobSpec, KnobValue
+from torchloom_core.plugin import FleetView, KnobSpec
 from torchloom_policies.allreduce.cost import CostModel
 from torchloom_policies.allreduce.knob_change import Purpose, Settings
 from torchloom_policies.allreduce.mode_choice import probability_above_zero
@@ -39,7 +38,7 @@ class SettingTuner:
 
     def __init__(self, options: AllreduceTunerOptions, model: CostModel) -> None:
         self._options, self._model = options, model
-        self._trials = SettingTrials()
+        self._tried: dict[tuple[str, str], set[int]] = {}
 
     def better(self, run: TunedRun, view: FleetView) -> Candidate | None:
         """Return a better ``sync_every``, twice or half the present one, if any."""
@@ -69,12 +68,16 @@ class SettingTuner:
         return best
 
     def trial(self, run: TunedRun) -> Candidate | None:
-        """Return another number of pieces, or size of buckets, to try."""
+        """Return another number of pieces, or size of buckets, to try.
+
+        Hill climbing: double a number, or halve it, until neither measures better. Each value is
+        tried once in each compression mode.
+        """
         own = self._model.cost(run.mode)
         if not self._options.concurrency or own is None:
             return None
         share = own.exposed_s / own.every / own.step_s
-        found = self._trials.next_value(run.specs, run.settings, run.mode, self._model.bucket_bytes)
+        found = self._untried(run, self._model.bucket_bytes)
         if found is None or share < _LEAST_WIRE_SHARE:
             return None
         knob, value = found
@@ -91,41 +94,20 @@ class SettingTuner:
     def proposed(self, candidate: Candidate, mode: str) -> None:
         """Record a proposed candidate."""
         for knob, value in candidate.values.items():
-            self._trials.made(knob, value, mode)
+            if isinstance(value, int):
+                self._tried.setdefault((knob, mode), set()).add(value)
 
-
-class SettingTrials:
-    """Hill climbing: double a number, or halve it, until neither measures better.
-
-    Each value is tried once in each compression mode.
-    """
-
-    def __init__(self) -> None:
-        self._tried: dict[tuple[str, str], set[int]] = {}
-
-    def next_value(
-        self,
-        specs: Mapping[str, KnobSpec],
-        settings: Settings,
-        mode: str,
-        largest_bytes: float,
-    ) -> tuple[str, int] | None:
-        """Return a knob and a value to try, None if all were tried."""
+    def _untried(self, run: TunedRun, largest_bytes: float) -> tuple[str, int] | None:
         for knob in (PIECES, BUCKET):
-            present, spec = settings.get(knob), specs.get(knob)
+            present, spec = run.settings.get(knob), run.specs.get(knob)
             if spec is None or isinstance(present, bool) or not isinstance(present, int):
                 continue
-            tried = self._tried.setdefault((knob, mode), set())
+            tried = self._tried.setdefault((knob, run.mode), set())
             tried.add(present)
             for value in _next_to(knob, present, largest_bytes):
                 if value not in tried and _takes(spec, value):
                     return knob, value
         return None
-
-    def made(self, knob: str, value: KnobValue, mode: str) -> None:
-        """Record that a value was tried."""
-        if isinstance(value, int):
-            self._tried.setdefault((knob, mode), set()).add(value)
 
 
 def _next_to(knob: str, present: int, largest_bytes: float) -> tuple[int, ...]:

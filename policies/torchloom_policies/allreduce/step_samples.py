@@ -182,8 +182,7 @@ def _plausible(
 
 def _among(view: FleetView, metric: str, rows: Ints, most: float) -> Floats:
     """Return the values of these rows, NaN where implausible."""
-    values = view.latest(metric)[rows]
-    return np.where((values >= 0) & (values <= most), values, math.nan)
+    return np.where(_plausible(view, metric, most), view.latest(metric), math.nan)[rows]
 
 
 def _of_round(view: FleetView, metric: str, of_step: str, rows: Ints, steps: Floats) -> Floats:

@@ -12,6 +12,11 @@ from torchloom_policies.allreduce.modes import PRIORS, AllreduceTunerOptions
 MODE, RING, EVERY = "compression", "ring_order", "sync_every"
 PIECES, BUCKET = "concurrent_allreduces", "bucket_bytes"
 _KINDS = {MODE: "choice", RING: "order", EVERY: "int", PIECES: "int", BUCKET: "int"}
+_NO_KNOB = (
+    f"the allreduce is not tuned: need the run-fenced knob {MODE}, which a "
+    "CompressedProcessGroup offers if the Manager has use_async_quorum=False"
+)
+_NO_KNOB_ON = f"the allreduce is not tuned: need the knob {MODE} on all workers, missing on "
 _MOST_ALERTS = 100
 _SILENT_S, _SILENT_STEPS = 60.0, 2
 
@@ -68,12 +73,13 @@ def tuned_run(view: FleetView) -> TunedRun | None:
     for knob, kind in _KINDS.items():
         spec = view.knob_specs.get(knob)
         if spec is None or spec.kind != kind or spec.fence != "run":
-            trouble = trouble or (_no_knob() if knob == MODE else "")
+            trouble = trouble or (_NO_KNOB if knob == MODE else "")
             continue
         values = view.knob(knob)
         without = [view.workers[row] for row in rows if values[row] is None]
         if without:
-            trouble = trouble or (_lacks(without) if knob == MODE else "")
+            if knob == MODE:
+                trouble = trouble or f"{_NO_KNOB_ON}{listed(without)}"
             continue
         of_all = {value for row in rows if (value := values[row]) is not None}
         if len(of_all) > 1:
@@ -82,16 +88,9 @@ def tuned_run(view: FleetView) -> TunedRun | None:
     return TunedRun(rows, groups, step, {} if trouble else settings, specs, trouble)
 
 
-def _no_knob() -> str:
-    return (
-        f"the allreduce is not tuned: need the run-fenced knob {MODE}, which a "
-        "CompressedProcessGroup offers if the Manager has use_async_quorum=False"
-    )
-
-
-def _lacks(workers: list[str]) -> str:
-    names = ", ".join(workers[:3]) + (f" and {len(workers) - 3} more" if workers[3:] else "")
-    return f"the allreduce is not tuned: need the knob {MODE} on all workers, missing on {names}"
+def listed(workers: list[str]) -> str:
+    """Return the names of up to three workers, and how many more there are."""
+    return ", ".join(workers[:3]) + (f" and {len(workers) - 3} more" if workers[3:] else "")
 
 
 class Alerts:
