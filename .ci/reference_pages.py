@@ -3,6 +3,7 @@
 ``make docs`` calls it; ``tests/docs/test_reference.py`` fails where a page is out of date.
 """
 
+import inspect
 import re
 import sys
 from pathlib import Path
@@ -107,18 +108,9 @@ def _rest(cls: type[msgspec.Struct]) -> str:
 
 
 def _attributes(cls: type[msgspec.Struct]) -> dict[str, str]:
-    """Return the docstring's description of each field."""
-    _, _, section = (cls.__doc__ or "").partition("Attributes\n    ----------\n")
-    section = section.split("\n\n", 1)[0]
-    found: dict[str, str] = {}
-    names: list[str] = []
-    for line in section.splitlines():
-        if head := re.match(r"    ([\w, ]+) : ", line):
-            names = head[1].split(", ")
-        elif names and line.startswith("        "):
-            for name in names:
-                found[name] = f"{found.get(name, '')} {line.strip()}".strip()
-    return found
+    """Return the text below each field."""
+    found = re.findall(r'(?ms)^    (\w+): [^\n]*\n    """(.*?)"""', inspect.getsource(cls))
+    return {name: " ".join(text.split()) for name, text in found}
 
 
 def _meanings() -> dict[tuple[str, str], str]:

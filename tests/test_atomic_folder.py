@@ -4,15 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from torchloom_core.floor.atomic_folder import AtomicFolder, clear_abandoned, put_in_place
-
-
-@pytest.fixture
-def draft(tmp_path):
-    folder = tmp_path / ".draft" / "whole"
-    folder.mkdir(parents=True)
-    (folder / "new").touch()
-    return folder
+from torchloom_core.floor.atomic_folder import AtomicFolder, clear_abandoned
 
 
 @pytest.fixture
@@ -23,8 +15,15 @@ def old(tmp_path):
     return folder
 
 
+@pytest.fixture
+def draft(old):
+    draft = AtomicFolder(old)
+    (draft.folder / "new").touch()
+    return draft
+
+
 def test_a_finished_folder_replaces_the_old_one(draft, old):
-    put_in_place(draft, old, replace=True)
+    draft.put_in_place(replace=True)
     assert [path.name for path in old.iterdir()] == ["new"]
 
 
@@ -40,7 +39,7 @@ def test_an_interrupted_replacement_leaves_the_old_folder(draft, old, error, mon
 
     monkeypatch.setattr(Path, "rename", interrupted)
     with pytest.raises(error):
-        put_in_place(draft, old, replace=True)
+        draft.put_in_place(replace=True)
     assert [path.name for path in old.iterdir()] == ["old"]
 
 
@@ -49,12 +48,12 @@ def test_an_interrupt_after_it_is_in_place_takes_nothing_back(draft, old, monkey
 
     def interrupted(path, target):
         rename(path, target)
-        if path == draft:
+        if path == draft.folder:
             raise KeyboardInterrupt
 
     monkeypatch.setattr(Path, "rename", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        put_in_place(draft, old, replace=True)
+        draft.put_in_place(replace=True)
     assert [path.name for path in old.iterdir()] == ["new"]
 
 

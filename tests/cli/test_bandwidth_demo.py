@@ -7,11 +7,9 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from torchloom_core.demos.bandwidth.phases import phases_of
-from torchloom_core.demos.bandwidth.plot import draw
-from torchloom_core.demos.bandwidth.report import ArmFigures, Report, show, summary_of
-from torchloom_core.demos.bandwidth.script import SCRIPT, SETTLE_STEPS, quality_of_modes
-from torchloom_core.demos.results import check_promises, write_summary
+from torchloom_core.demos.bandwidth.phases import SCRIPT, SETTLE_STEPS, phases_of, quality_of_modes
+from torchloom_core.demos.bandwidth.report import ArmFigures, Report, draw, show, summary_of
+from torchloom_core.demos.folder import check_promises, write_summary
 from torchloom_core.demos.steplog import StepLog
 from torchloom_core.floor.errors import StateError
 from torchloom_policies.allreduce.modes import QUALITY

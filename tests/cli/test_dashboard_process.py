@@ -11,18 +11,18 @@ import pytest
 
 from tests.deadlines import DEADLINE_S
 from tests.waiting import until
-from torchloom_core.cli import dashboard_process
+from torchloom_core.cli import dashboard_command
 
 pytestmark = pytest.mark.integration
 
 SUPERVISES = """
 import sys
-from torchloom_core.cli.dashboard_process import _DashboardProcess
+from torchloom_core.cli.dashboard_command import _DashboardProcess
 _DashboardProcess([sys.executable, "-c", sys.argv[1]]).supervise()
 """
 ENDS_WITH_IT = """
 import os, time
-from torchloom_core.cli.dashboard_process import end_with_the_weaver
+from torchloom_core.cli.dashboard_command import end_with_the_weaver
 end_with_the_weaver()
 print(os.getpid(), flush=True)
 time.sleep(1000)
@@ -32,13 +32,13 @@ STAYS = "import os, pathlib, time; f = pathlib.Path('{}'); f.write_text(str(os.g
 
 @pytest.fixture
 def soon(monkeypatch):
-    monkeypatch.setattr(dashboard_process, "_CTRL_C_S", 0.1)
-    monkeypatch.setattr(dashboard_process, "_STARTS_S", 0.0)
+    monkeypatch.setattr(dashboard_command, "_CTRL_C_S", 0.1)
+    monkeypatch.setattr(dashboard_command, "_STARTS_S", 0.0)
 
 
 @contextlib.contextmanager
 def supervised(script):
-    process = dashboard_process._DashboardProcess([sys.executable, "-c", script])
+    process = dashboard_command._DashboardProcess([sys.executable, "-c", script])
     thread = threading.Thread(target=process.supervise)
     thread.start()
     yield thread
@@ -62,7 +62,7 @@ def test_a_killed_dashboard_is_restarted_and_ends_with_the_weaver(tmp_path, capl
 
 @pytest.mark.parametrize("status", [0, 12])
 def test_a_dashboard_that_fails_to_start_or_exits_is_not_restarted(caplog, monkeypatch, status):
-    monkeypatch.setattr(dashboard_process, "_CTRL_C_S", 0.1)
+    monkeypatch.setattr(dashboard_command, "_CTRL_C_S", 0.1)
     with supervised(f"raise SystemExit({status})") as thread:
         thread.join()
     line = f"the dashboard exited with status {status}: the Weaver continues without it"

@@ -10,8 +10,7 @@ from rich.console import Console
 from torchloom_core.capabilities.checkpoint import SaveCheckpoint
 from torchloom_core.cli.knob_commands import values_in
 from torchloom_core.demos.knobs.changes import RecordedChange, changes_of, failures, land
-from torchloom_core.demos.knobs.plot import draw
-from torchloom_core.demos.knobs.report import Report, show, summary_of
+from torchloom_core.demos.knobs.report import Report, draw, show, summary_of
 from torchloom_core.demos.knobs.script import SCRIPT, ending
 from torchloom_core.demos.steplog import StepLog, differences
 from torchloom_core.wire.actions import ChangeKnob, ChangeKnobs

@@ -82,14 +82,6 @@ def test_a_silent_task_is_reported_at_growing_intervals(log):
     assert log.written[-1] == "predict boosting: still running, no progress reported for 60s"
 
 
-def test_a_task_with_progress_is_not_reported_as_silent(log):
-    for part in range(1_000):
-        log.report("forecasts", part / 1_000, 1.0)
-        log.clock.advance_s(30.0)
-        log.lines.check_silence()
-    assert not [line for line in log.written if "still" in line]
-
-
 def test_a_log_has_no_bar_with_forced_colours(monkeypatch, capsys):
     monkeypatch.setenv("FORCE_COLOR", "1")
     with progress() as report:

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from torchloom_core.cli.status_view import render
+from torchloom_core.cli.status_command import render
 from torchloom_core.wire.operator import Status, WorkerStatus
 
 WORKER = WorkerStatus(

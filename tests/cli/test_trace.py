@@ -76,13 +76,6 @@ def test_an_invalid_plot_is_refused_before_the_bundle_is_read(folder, plot, rule
 
 
 @pytest.mark.long
-def test_a_bundle_is_summarized_as_json(with_bundle):
-    result = with_bundle.torchloom("trace", "describe", "mine.tltrace", "--json")
-    found = json.loads(result.stdout)
-    assert (found["fatal"], found["rate"]["failures"], found["watched"]) == (2, 2, {"node": 2})
-
-
-@pytest.mark.long
 def test_a_changed_bundle_is_summarized_with_a_warning(with_bundle):
     path = with_bundle.path / "mine.tltrace" / "events.jsonl"
     path.write_text(path.read_text() + "\n")
@@ -93,27 +86,6 @@ def test_a_changed_bundle_is_summarized_with_a_warning(with_bundle):
         assert line.startswith("warning: mine.tltrace/events.jsonl: need sha256 ")
         assert line.endswith("; the file changed after the bundle was written")
         assert "warning" not in result.stdout
-
-
-@pytest.mark.long
-def test_an_existing_bundle_is_only_replaced_by_force(with_bundle):
-    again = ("trace", "import", "csv", "mine.csv", "mine.tltrace")
-    refused = with_bundle.torchloom(*again)
-    assert refused.returncode == 6
-    assert refused.stderr == (
-        "torchloom: mine.tltrace: exists already; use --force to replace it\n"
-    )
-    assert with_bundle.torchloom(*again, "--force").returncode == 0
-
-
-@pytest.mark.long
-def test_a_mapping_name_source_and_licence_can_be_given(with_bundle):
-    (with_bundle.path / "map.toml").write_text("[times]\nend = '2026-01-11'\n")
-    about = ("--name", "Mine", "--source", "us", "--licence", "private")
-    arguments = ("mine.csv", "other.tltrace", "--map", "map.toml", *about, "--json")
-    manifest = json.loads(with_bundle.torchloom("trace", "import", "csv", *arguments).stdout)
-    assert (manifest["name"], manifest["source"], manifest["licence"]) == ("Mine", "us", "private")
-    assert manifest["exposure"]["node"]["component_days"] == 20.0
 
 
 @pytest.mark.long

@@ -130,16 +130,6 @@ def test_follow_prints_new_records_and_repeats_none(recorded):
     assert errors == ""
 
 
-@pytest.mark.parametrize("words", [["--json"], []])
-def test_a_reader_that_closes_the_pipe_is_no_error(recorded, words):
-    command = [Path(sys.executable).with_name("torchloom"), "trajectory", "show", *words]
-    with subprocess.Popen(
-        command, cwd=recorded.path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
-        process.stdout.close()
-        assert process.stderr.read() == b""
-
-
 def test_a_replay_gives_the_same_decisions(recorded):
     result = recorded.torchloom("trajectory", "replay")
     assert result.returncode == 0, result.stdout + result.stderr

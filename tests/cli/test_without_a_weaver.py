@@ -25,13 +25,6 @@ def test_the_version_is_the_packages(folder):
     assert folder.torchloom("--version").stdout.strip() == torchloom_core.__version__
 
 
-def test_help_names_every_command(folder):
-    result = folder.torchloom("--help")
-    assert result.returncode == 0
-    for command in ("init", "plugins", "status", "trajectory", "knob", "actions", "approve"):
-        assert f" {command} " in result.stdout
-
-
 @pytest.mark.parametrize(
     ("words", "meant"),
     [("stauts", "status"), ("knob sett", "set"), ("status --jsn", "--json"), ("knob set lr", "")],

@@ -17,7 +17,6 @@ from torchloom_core.config.schema import (
 from torchloom_core.floor.errors import ConfigError, StateError
 from torchloom_core.lab.activation.activation import activate
 from torchloom_core.lab.activation.discovery import discover
-from torchloom_core.wire.capabilities import installed
 
 
 def tables(cls: type[msgspec.Struct], name: str = "") -> dict[str, list[str]]:
@@ -90,9 +89,7 @@ def test_the_rails_of_one_kind_of_action_are_shown_and_right_once_uncommented():
     assert rule.approval is ActionRule().approval
 
 
-def test_every_kind_of_action_and_every_mode_is_named():
-    for kind in installed():
-        assert re.search(rf"\b{kind}\b", section("arbiter")), kind
+def test_every_mode_is_named():
     for mode in get_args(msgspec.structs.fields(PolicySwitch)[0].type):
         assert f'"{mode}"' in template_text()
 

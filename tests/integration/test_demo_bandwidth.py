@@ -5,8 +5,8 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from torchloom_core.demos.bandwidth import act, phases, play, plot
-from torchloom_core.demos.bandwidth.script import TRAINING, Phase
+from torchloom_core.demos.bandwidth import phases, play
+from torchloom_core.demos.bandwidth.phases import TRAINING, Phase
 from torchloom_core.demos.steplog import differences, failed_steps
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
@@ -21,7 +21,7 @@ def report(tmp_path_factory):
     folder = tmp_path_factory.mktemp("demo")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(play, "check_promises", lambda promises: None)
-        for module in (act, phases, play, play.report, plot):
+        for module in (phases, play, play.report):
             patch.setattr(module, "SCRIPT", SHORT)
         return play.play_bandwidth(TRAINING, folder, Console(file=StringIO()))
 

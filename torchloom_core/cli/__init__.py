@@ -11,8 +11,7 @@ import sys
 from contextlib import suppress
 from typing import TextIO
 
-from torchloom_core.cli.announcing import drop_output
-from torchloom_core.cli.terminal_text import print_stand_ins
+from torchloom_core.cli.streams import drop_output, print_stand_ins
 from torchloom_core.floor.errors import TorchloomError
 from torchloom_core.floor.plain_text import printable
 

@@ -1,10 +1,16 @@
 """The kill switch, approvals and annotations; an action's own command is in its capability."""
 
+from typing import Annotated
+
+from cyclopts import Parameter
+
 from torchloom_core.cli.options import Connection, Wait
 from torchloom_core.cli.weaver_client import act
 
 _HERE = Connection()
 _WAIT_S = 60.0
+_Proposal = Annotated[str, Parameter(help="ID of the proposal, as torchloom status shows it.")]
+_Text = Annotated[str, Parameter(help="Text of the annotation.")]
 
 
 def stop_actions(*, connection: Connection = _HERE) -> None:
@@ -17,36 +23,24 @@ def resume_actions(*, connection: Connection = _HERE) -> None:
     act(connection, "actions.resume")
 
 
-def approve(proposal: str, /, *, wait: Wait = _WAIT_S, connection: Connection = _HERE) -> None:
-    """Approve a pending proposal.
-
-    Parameters
-    ----------
-    proposal
-        ID of the proposal, as torchloom status shows it.
-    """
+def approve(
+    proposal: _Proposal, /, *, wait: Wait = _WAIT_S, connection: Connection = _HERE
+) -> None:
+    """Approve a pending proposal."""
     act(connection, "approve", {"proposal": proposal}, wait_s=wait)
 
 
-def deny(proposal: str, /, *, reason: str = "", connection: Connection = _HERE) -> None:
+def deny(proposal: _Proposal, /, *, reason: str = "", connection: Connection = _HERE) -> None:
     """Deny a pending proposal.
 
     Parameters
     ----------
-    proposal
-        ID of the proposal, as torchloom status shows it.
     reason
         Reason to record.
     """
     act(connection, "deny", {"proposal": proposal, "reason": reason})
 
 
-def annotate(text: str, /, *, connection: Connection = _HERE) -> None:
-    """Add an annotation to the run's record; training is not affected.
-
-    Parameters
-    ----------
-    text
-        Text of the annotation.
-    """
+def annotate(text: _Text, /, *, connection: Connection = _HERE) -> None:
+    """Add an annotation to the run's record; training is not affected."""
     act(connection, "annotate", {"text": text})

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from torchloom_core.cli.extras import SCORES, need
 from torchloom_core.cli.interrupts import reports_interruption
-from torchloom_core.cli.options import MOST, AsJson
+from torchloom_core.cli.options import MOST, SCORES, AsJson, Rate, Seconds, Several, need
 from torchloom_core.cli.output import console, prints_on_stderr
 from torchloom_core.cli.progress import progress
 from torchloom_core.cli.times import Moment, moment_ns
@@ -21,7 +20,6 @@ from torchloom_core.floor.errors import ConfigError, WorkerLost
 if TYPE_CHECKING:
     from torchloom_core.lab.evaluate.results import Report
 
-Several = Annotated[tuple[str, ...], Parameter(negative="", show_default=False)]
 Seeds = Annotated[int, Parameter(validator=Number(gte=1, lte=10_000))]
 
 
@@ -35,10 +33,8 @@ def evaluate(
     seeds: Seeds = 10,
     days: Annotated[float | None, Parameter(validator=Number(gt=0, lte=MOST))] = None,
     until: Moment | None = None,
-    horizon_s: Annotated[float | None, Parameter(validator=Number(gt=0, lte=MOST))] = None,
-    false_alarms_per_node_day: Annotated[
-        float, Parameter(validator=Number(gte=0, lte=MOST))
-    ] = 0.01,
+    horizon_s: Seconds = None,
+    false_alarms_per_node_day: Rate = 0.01,
     sensitivity: Annotated[bool, Parameter(show_default=False)] = True,
     sweep: Annotated[str, Parameter(show_default=False)] = "",
     jobs: int = 1,
@@ -111,7 +107,7 @@ def evaluate(
     from torchloom_core.lab.evaluate.goodput.candidates import Selection
     from torchloom_core.lab.evaluate.goodput.sweep import range_of
     from torchloom_core.lab.evaluate.parallel import Workforce
-    from torchloom_core.lab.evaluate.report import page_text
+    from torchloom_core.lab.evaluate.report.page import page_text
     from torchloom_core.lab.evaluate.request import EvaluationRequest, TraceRequest
 
     if not traces:
@@ -194,7 +190,7 @@ def _write(report: "Report", text: str, folder: Path) -> Path:
     import msgspec
 
     from torchloom_core.floor.files import write_whole
-    from torchloom_core.lab.evaluate.report import sweep_plot
+    from torchloom_core.lab.evaluate.report.sweep import sweep_plot
 
     data = msgspec.json.format(msgspec.json.encode(report), indent=1)
     write_whole(folder / "report.json", data + b"\n")
@@ -213,7 +209,7 @@ def _print(report: "Report", page: Path, json: bool) -> None:
 
         print_json(report)
         return
-    from torchloom_core.lab.evaluate.report import tables
+    from torchloom_core.lab.evaluate.report.tables import tables
 
     out = console()
     out.print(tables(report))

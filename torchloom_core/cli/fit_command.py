@@ -7,9 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from torchloom_core.cli.extras import SCORES, need
 from torchloom_core.cli.interrupts import reports_output
-from torchloom_core.cli.options import MOST, AsJson, ConfigPath
+from torchloom_core.cli.options import (
+    MOST,
+    SCORES,
+    AsJson,
+    ConfigPath,
+    Rate,
+    Seconds,
+    Several,
+    need,
+)
 from torchloom_core.cli.output import console, print_json, prints_on_stderr
 from torchloom_core.cli.progress import progress
 from torchloom_core.cli.times import Moment, moment_ns
@@ -25,8 +33,6 @@ if TYPE_CHECKING:
 
 _DAY_S = 86_400.0
 
-Seconds = Annotated[float | None, Parameter(validator=Number(gt=0, lte=MOST))]
-
 
 def fit(
     trace: Path,
@@ -34,19 +40,17 @@ def fit(
     *,
     predictor: str,
     until: Moment,
-    option: Annotated[tuple[str, ...], Parameter(negative="", show_default=False)] = (),
+    option: Several = (),
     out: Path | None = None,
     task: Literal["forecast", "detect"] = "forecast",
     lead_s: Annotated[float, Parameter(validator=Number(gte=0, lte=MOST))] = 0.0,
-    kind: Annotated[tuple[str, ...], Parameter(negative="", show_default=False)] = (),
-    false_alarms_per_node_day: Annotated[
-        float, Parameter(validator=Number(gte=0, lte=MOST))
-    ] = 0.01,
+    kind: Several = (),
+    false_alarms_per_node_day: Rate = 0.01,
     tick_s: Seconds = None,
     repair_s: Annotated[float | None, Parameter(validator=Number(gte=0, lte=MOST))] = None,
     every_s: Seconds = None,
     seed: Annotated[int, Parameter(validator=Number(gte=0, lt=2**32))] = 0,
-    known_before: Annotated[tuple[str, ...], Parameter(negative="", show_default=False)] = (),
+    known_before: Several = (),
     force: Annotated[bool, Parameter(negative="", show_default=False)] = False,
     json: AsJson = False,
     config: ConfigPath = None,

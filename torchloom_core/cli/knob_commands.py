@@ -24,6 +24,7 @@ from torchloom_core.wire.messages import KnobSpec
 from torchloom_core.wire.operator import KnobSet, KnobTable, KnobUnset
 
 _HERE = Connection()
+_Name = Annotated[str, Parameter(help="Name of the knob.")]
 
 _value_decoder: msgspec.json.Decoder[KnobValue] = msgspec.json.Decoder(KnobValue)
 
@@ -55,7 +56,7 @@ def list_knobs(*, json: AsJson = False, connection: Connection = _HERE) -> None:
 
 
 def get_knob(
-    name: str,
+    name: _Name,
     /,
     *,
     worker: str | None = None,
@@ -66,8 +67,6 @@ def get_knob(
 
     Parameters
     ----------
-    name
-        Name of the knob.
     worker
         Show only this worker's value.
     """
@@ -144,15 +143,15 @@ def _is_worker_fenced(name: str, table: KnobTable) -> bool:
     return any(spec.name == name and spec.fence == "worker" for spec in table.specs)
 
 
-def unset_knob(name: str, /, *, worker: str | None = None, connection: Connection = _HERE) -> None:
+def unset_knob(
+    name: _Name, /, *, worker: str | None = None, connection: Connection = _HERE
+) -> None:
     """Clear a knob's desired value; workers keep their current value.
 
     While it is set, every worker that registers gets the desired value.
 
     Parameters
     ----------
-    name
-        Name of the knob.
     worker
         Clear only the value desired for this worker.
     """

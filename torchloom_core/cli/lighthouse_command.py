@@ -8,7 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from torchloom_core.cli.announcing import announce, log_on_stderr
+from torchloom_core.cli.streams import announce, log_on_stderr
 from torchloom_core.floor.errors import LighthouseError
 from torchloom_core.floor.server_urls import LOGIN, with_login
 from torchloom_core.wire.subjects import NAME_RULE, is_name

@@ -1,7 +1,8 @@
-"""Options that several commands share."""
+"""Options that several commands share, and the modules that they need later."""
 
 import sys
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -25,6 +26,10 @@ ConfigPath = Annotated[
     ),
 ]
 
+Seconds = Annotated[float | None, Parameter(validator=Number(gt=0, lte=MOST))]
+Rate = Annotated[float, Parameter(validator=Number(gte=0, lte=MOST))]
+Several = Annotated[tuple[str, ...], Parameter(negative="", show_default=False)]
+
 AsJson = Annotated[
     bool, Parameter(name="--json", negative="", show_default=False, help="Print JSON.")
 ]
@@ -43,6 +48,12 @@ Wait = Annotated[
 
 WAIT_S = 60.0
 """The default of ``Wait``, seconds."""
+SCORES = ("scipy", "sklearn", "statsmodels")
+"""Modules for scoring forecasts."""
+
+
+DASHBOARD = ("websockets", "starlette", "uvicorn")
+"""Modules for serving the dashboard; only its extra brings the first."""
 
 
 @Parameter(name="*", group=_CONNECTION)
@@ -71,3 +82,10 @@ class Connection:
 
 HERE = Connection()
 """The default connection of a command: that of this folder."""
+
+
+def need(*modules: str) -> None:
+    """Raise ModuleNotFoundError for the first module that is not installed."""
+    for module in modules:
+        if find_spec(module) is None:
+            raise ModuleNotFoundError(f"No module named {module!r}", name=module)

@@ -11,7 +11,7 @@ from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderHook,
 from rich.control import Control
 from rich.segment import Segment
 
-from torchloom_core.cli.terminal_text import json_for
+from torchloom_core.cli.streams import json_for
 from torchloom_core.floor.plain_text import printable
 
 _PIPE_WIDTH = 200

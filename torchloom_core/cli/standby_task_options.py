@@ -5,7 +5,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from torchloom_core.cli.extras import need
+from torchloom_core.cli.options import need
 from torchloom_core.cli.output import console, print_json
 from torchloom_core.floor.errors import ConfigError, StateError
 from torchloom_core.floor.files import refuse_picture

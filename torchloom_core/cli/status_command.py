@@ -1,29 +1,59 @@
 """``torchloom status``: the run at this moment, or updated live."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.markup import escape
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
 
-from torchloom_core.cli.options import AsJson, Connection
-from torchloom_core.cli.output import console, print_json, warn
+from torchloom_core.cli.options import AsJson, Connection, Several
+from torchloom_core.cli.output import console, print_json, span, warn
 from torchloom_core.cli.weaver_client import fetch_status, open_client
+from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.floor.errors import RequestError
-from torchloom_core.wire.operator import Status
+from torchloom_core.floor.plain_text import printable
+from torchloom_core.wire.operator import Status, WorkerStatus
 
 if TYPE_CHECKING:
     from torchloom_core.live.transport import ControlClient
 
 _HERE = Connection()
+_METRICS = 4
+_LIKELY = 0.5
+_WHOLE = 1e15
+"""Whole numbers below this are counts or IDs, printed with all digits."""
+
+_STATE_STYLE = {
+    "training": "green",
+    "standby": "cyan",
+    "joining": "cyan",
+    "paused": "yellow",
+    "draining": "yellow",
+    "left": "dim",
+    "drained": "dim",
+    "finished": "dim",
+    "interrupted": "dim",
+    "terminated": "dim",
+    "killed": "red",
+    "failed": "red",
+    "gone": "red",
+    "silent": "red",
+    "crash-looping": "bold red",
+}
 
 
 def status(
     *,
     watch: Annotated[bool, Parameter(alias="-w", negative="", show_default=False)] = False,
     every: Annotated[float, Parameter(validator=Number(gt=0))] = 1.0,
-    metric: Annotated[tuple[str, ...], Parameter(negative="", show_default=False)] = (),
+    metric: Several = (),
     json: AsJson = False,
     connection: Connection = _HERE,
 ) -> None:
@@ -44,10 +74,6 @@ def status(
 async def _show(
     connection: Connection, watch: bool, every_s: float, metrics: tuple[str, ...], json: bool
 ) -> None:
-    from rich.live import Live
-
-    from torchloom_core.cli.status_view import render
-
     async with open_client(connection) as client:
         last = await fetch_status(client)
         if not watch:
@@ -82,3 +108,161 @@ async def _statuses(
             yield await fetch_status(client), ""
         except RequestError as error:
             yield None, str(error)
+
+
+def render(status: Status, metrics: Sequence[str] = (), error: str = "") -> RenderableType:
+    """Return the tables of a status; ``error`` is why there is no newer one."""
+    parts: list[RenderableType] = [_headline(status)]
+    if error:
+        parts.append(Panel(Text(f"{error}; this is the last known status"), style="red"))
+    if status.stopped:
+        text = "ACTIONS ARE STOPPED; run `torchloom actions resume` to allow them again"
+        parts.append(Panel(Text(text), style="bold red"))
+    if status.recording:
+        parts.append(Panel(Text(f"recording is {status.recording}"), style="red"))
+    parts += [Text(printable(loop.text), style="bold red") for loop in status.crash_loops]
+    parts.append(_workers(status.workers, metrics))
+    if status.cordoned:
+        nodes = ", ".join(_cordon(node, status) for node in status.cordoned)
+        parts.append(Text(f"cordoned nodes: {nodes}", style="yellow"))
+    if status.waiting:
+        parts.append(_waiting(status))
+    if status.knobs_waiting:
+        parts.append(_knobs_waiting(status))
+    if status.flights:
+        parts.append(_flights(status))
+    if status.plugins:
+        parts.append(_plugins(status))
+    if status.lighthouse:
+        parts.append(Text(f"lighthouse: {status.lighthouse}"))
+    if status.trajectory:
+        parts.append(Text(f"trajectory: {status.trajectory}", style="dim"))
+    return Group(*parts)
+
+
+def _cordon(node: str, status: Status) -> str:
+    until_ns = status.cordoned_until_ns.get(node)
+    if until_ns is None:
+        return node
+    return f"{node} for {span((until_ns - status.ts_ns) / SECOND_NS)}"
+
+
+def _headline(status: Status) -> Text:
+    training = sum(_state(worker) == "training" for worker in status.workers)
+    text = Text.assemble(
+        (f"run {status.run}", "bold"),
+        f"  epoch {status.epoch}  tick {status.ticks}  "
+        f"{training} of {len(status.workers)} workers training",
+    )
+    if status.dry_run:
+        text.append("  dry run: nothing is sent", "yellow")
+    if status.malformed:
+        text.append(f"  {status.malformed} malformed messages", "yellow")
+    return text
+
+
+def _workers(workers: Sequence[WorkerStatus], wanted: Sequence[str]) -> Table:
+    names = sorted({name for worker in workers for name in worker.metrics})
+    metrics = list(wanted) or names[:_METRICS]
+    hazards = any(worker.hazards for worker in workers)
+    knobs = any(worker.knobs for worker in workers)
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column("worker", overflow="fold")
+    if several := len({(worker.role, worker.stage) for worker in workers}) > 1:
+        table.add_column("role", overflow="fold")
+    table.add_column("node", overflow="fold")
+    table.add_column("state", no_wrap=True)
+    table.add_column("step", justify="right", no_wrap=True)
+    table.add_column("step age", justify="right", overflow="fold")
+    table.add_column("seen", justify="right", no_wrap=True)
+    if hazards:
+        table.add_column("risk", justify="right", overflow="fold")
+    if knobs:
+        table.add_column("knobs", overflow="fold")
+    for metric in metrics:
+        table.add_column(escape(metric), justify="right", no_wrap=True)
+    for worker in workers:
+        table.add_row(
+            escape(worker.worker),
+            *([_role(worker)] if several else []),
+            escape(worker.node),
+            Text(_state(worker), _STATE_STYLE.get(_state(worker), "")),
+            str(worker.step) if worker.step >= 0 else "-",
+            span(worker.progress_age_s),
+            span(worker.heartbeat_age_s),
+            *([_hazard(worker)] if hazards else []),
+            *([escape(_values(worker))] if knobs else []),
+            *(_number(worker.metrics.get(metric)) for metric in metrics),
+        )
+    return table
+
+
+def _role(worker: WorkerStatus) -> str:
+    """Return the role, and the stage of a pipeline."""
+    return escape(f"{worker.role} {worker.stage}" if worker.stage else worker.role)
+
+
+def _values(worker: WorkerStatus) -> str:
+    return printable(" ".join(f"{name}={value}" for name, value in worker.knobs.items()))
+
+
+def _state(worker: WorkerStatus) -> str:
+    """Return the worker's state, or how its process ended."""
+    return worker.ending or worker.state
+
+
+def _hazard(worker: WorkerStatus) -> Text:
+    """Return the highest failure probability, and its predictor."""
+    if not worker.hazards:
+        return Text("-")
+    predictor, hazard = max(worker.hazards.items(), key=lambda item: item[1])
+    return Text(f"{hazard:.0%} {predictor}", "bold red" if hazard >= _LIKELY else "")
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.0f}" if value.is_integer() and abs(value) < _WHOLE else f"{value:.4g}"
+
+
+def _waiting(status: Status) -> Table:
+    table = Table("pending approval", "policy", "action", "reason", box=None)
+    for w in status.waiting:
+        table.add_row(*map(escape, (w.proposal, w.policy, w.summary, w.reason)))
+    table.columns[0].style = "bold yellow"
+    return table
+
+
+def _knobs_waiting(status: Status) -> Text:
+    values = ", ".join(
+        f"{desired.knob} = {desired.value}{f' of {desired.worker}' if desired.worker else ''} "
+        f"(set {span((status.ts_ns - desired.since_ns) / SECOND_NS)} ago)"
+        for desired in status.knobs_waiting
+    )
+    text = (
+        f"set in an earlier job, not applied: {printable(values)}; "
+        "torchloom knob take applies it, torchloom knob drop discards it"
+    )
+    return Text(text, style="yellow")
+
+
+def _flights(status: Status) -> Table:
+    table = Table("command", "worker", "verb", "status", "age", box=None)
+    for flight in status.flights:
+        texts = (flight.id, flight.worker, flight.verb, flight.status)
+        table.add_row(*map(escape, texts), span(flight.age_s))
+    more = status.flights_in_all - len(status.flights)
+    if more > 0:
+        table.add_row(f"and {more} more")
+    return table
+
+
+def _plugins(status: Status) -> Table:
+    table = Table("plugin", "kind", "state", "", box=None)
+    for plugin in status.plugins:
+        is_degraded = plugin.state == "dry_run" and plugin.detail
+        style = "red" if plugin.state == "quarantined" else "yellow" if is_degraded else ""
+        table.add_row(
+            escape(plugin.name), plugin.kind, Text(plugin.state, style), escape(plugin.detail)
+        )
+    return table

@@ -7,7 +7,7 @@ import msgspec
 from cyclopts import Parameter
 from rich.markup import escape
 
-from torchloom_core.cli.options import AsJson, ConfigPath, Last
+from torchloom_core.cli.options import AsJson, ConfigPath, Last, Several
 from torchloom_core.cli.output import console, print_json
 from torchloom_core.cli.recorded_lines import Place, local_time, selected, trajectory_root
 from torchloom_core.floor.errors import ConfigError, StateError
@@ -30,7 +30,7 @@ def show(
     /,
     *,
     last: Last = None,
-    kind: Annotated[tuple[str, ...], Parameter(negative="", show_default=False)] = (),
+    kind: Several = (),
     worker: str | None = None,
     follow: Annotated[bool, Parameter(alias="-f", negative="")] = False,
     json: AsJson = False,

@@ -8,10 +8,9 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from torchloom_core.cli.announcing import announce, log_on_stderr
-from torchloom_core.cli.dashboard_process import dashboard_process
-from torchloom_core.cli.extras import DASHBOARD, need
-from torchloom_core.cli.options import ConfigPath
+from torchloom_core.cli.dashboard_command import dashboard_process
+from torchloom_core.cli.options import DASHBOARD, ConfigPath, need
+from torchloom_core.cli.streams import announce, log_on_stderr
 from torchloom_core.config.loading import DEFAULT_PATH, load
 from torchloom_core.floor.server_urls import shown
 

@@ -183,27 +183,19 @@ class Guard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class AllreduceMode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``[evaluate.allreduce.modes.<name>]``: how a compression mode changes a step.
-
-    Attributes
-    ----------
-    sent : float, optional
-        Bytes that a rank sends, relative to those of ``none``; absent: the formula of
-        docs/compression.md.
-    compress_s : float
-        Time to compress and uncompress in one step.
-    quality : float
-        Progress of one step, relative to one of ``none``: steps to a loss with ``none`` over
-        steps with this mode.
-    link_use : float
-        Share of the slowest link's bandwidth that the mode uses: several connections that share
-        a link leave some of it unused.
-    """
+    """``[evaluate.allreduce.modes.<name>]``: how a compression mode changes a step."""
 
     sent: Annotated[float, msgspec.Meta(gt=0, le=1000)] | None = None
+    """Bytes that a rank sends, relative to those of ``none``; absent: the formula of
+    docs/compression.md."""
     compress_s: NotNegative = 0.0
+    """Time to compress and uncompress in one step."""
     link_use: Annotated[float, msgspec.Meta(ge=0.01, le=1)] = 1.0
+    """Share of the slowest link's bandwidth that the mode uses: several connections that share a
+    link leave some of it unused."""
     quality: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0
+    """Progress of one step, relative to one of ``none``: steps to a loss with ``none`` over steps
+    with this mode."""
 
 
 SENT_BY_FORMULA = ("none", "bf16", "fp16", "int8", "topk")
@@ -313,15 +305,9 @@ class EffectorSwitch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelSwitch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``[predictors.<name>]`` where it names a fitted model, which has its own options.
-
-    Attributes
-    ----------
-    model : str
-        The folder that ``torchloom fit`` wrote.
-    every_s : float, optional
-        How often to call it; absent: as often as when it was fitted.
-    """
+    """``[predictors.<name>]`` where it names a fitted model, which has its own options."""
 
     model: str
+    """The folder that ``torchloom fit`` wrote."""
     every_s: Positive | None = None
+    """How often to call it; absent: as often as when it was fitted."""

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from torchloom_core.cli.extras import DASHBOARD
+from torchloom_core.cli.options import DASHBOARD
 from torchloom_core.cli.output import console
 from torchloom_core.floor.errors import PluginError
 
@@ -63,8 +63,8 @@ def _play(scenario: Scenario, out: Path, seed: int) -> None:
 
         play_knobs(replace(TRAINING, seed=seed), out, console())
     elif scenario == "bandwidth":
+        from torchloom_core.demos.bandwidth.phases import TRAINING as BANDWIDTH
         from torchloom_core.demos.bandwidth.play import play_bandwidth
-        from torchloom_core.demos.bandwidth.script import TRAINING as BANDWIDTH
 
         play_bandwidth(replace(BANDWIDTH, seed=seed), out, console())
     else:

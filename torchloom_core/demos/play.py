@@ -10,16 +10,12 @@ from rich.table import Table
 
 from torchloom_core.demos import report
 from torchloom_core.demos.act import Act
-from torchloom_core.demos.folder import ACTS, PLOT
-from torchloom_core.demos.results import show_files, write_summary
+from torchloom_core.demos.folder import ACTS, PLOT, show_files, write_summary
 from torchloom_core.demos.scenario import Scenario
 
 
 def play(scenario: Scenario, folder: Path, console: Console) -> None:
-    """Play a scenario without torchLoom's actions and with them, and report.
-
-    Raises StateError if a process of the demo fails or does not start.
-    """
+    """Play a scenario without torchLoom's actions and with them, and report."""
     acts = (
         Act(scenario, folder / ACTS[0], acting=False),
         Act(scenario, folder / ACTS[1], acting=True),

@@ -19,17 +19,18 @@ from torchloom_core.live.trajectory.reader import read_epochs
 _MARKED = {"migrate": "migration", "evict": "eviction"}
 """Actions that the plot marks, and their labels."""
 
+_YES = {True: "yes", False: "no"}
 _STORY_KINDS = ("verdict", "outcome", "notice", "policy_failed")
 
 _ROWS: tuple[tuple[str, Callable[[Measures], str]], ...] = (
     ("failed steps", lambda m: str(m.failed_steps)),
     ("longest stall", lambda m: f"{m.stall_s:.2f} s"),
     ("steps done", lambda m: str(m.steps)),
-    ("step counter continuous", lambda m: _yes(m.continuous)),
+    ("step counter continuous", lambda m: _YES[m.continuous]),
     ("replica groups at the end", lambda m: str(m.groups_at_end)),
     ("time", lambda m: f"{m.seconds:.1f} s"),
     ("final loss", lambda m: f"{m.loss:.4f}"),
-    ("final weights bitwise equal", lambda m: _yes(m.weights_equal)),
+    ("final weights bitwise equal", lambda m: _YES[m.weights_equal]),
 )
 
 
@@ -196,7 +197,3 @@ def _mark_decisions(axes: Any, act: Act) -> None:
             fontsize=9,
             bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1},
         )
-
-
-def _yes(value: bool) -> str:
-    return "yes" if value else "no"

@@ -31,31 +31,27 @@ class AtomicFolder:
         self.folder.mkdir()
 
     def put_in_place(self, *, replace: bool) -> None:
-        """Move it to its path; see :func:`put_in_place`."""
-        put_in_place(self.folder, self._path, replace=replace)
+        """Move it to its path; if ``replace``, an existing folder is replaced.
+
+        Raises OSError if it cannot be moved; then, and after an interrupt, the path is unchanged.
+        """
+        draft, path = self.folder, self._path
+        if not (replace and path.exists()):
+            draft.rename(path)  # the system refuses to replace a folder that is not empty
+            return
+        replaced = draft.with_name(_REPLACED)
+        try:
+            path.rename(replaced)
+            draft.rename(path)
+        except BaseException:  # also an interrupt must not leave the path without a folder
+            if replaced.exists() and not path.exists():
+                replaced.rename(path)
+            raise
 
     def discard(self) -> None:
         """Remove what remains of the draft."""
         shutil.rmtree(self._root, ignore_errors=True)
         os.close(self._lock)
-
-
-def put_in_place(draft: Path, path: Path, *, replace: bool) -> None:
-    """Move a complete folder to ``path``; if ``replace``, an existing one is replaced.
-
-    Raises OSError if it cannot be moved; then, and after an interrupt, ``path`` is unchanged.
-    """
-    if not (replace and path.exists()):
-        draft.rename(path)  # the system refuses to replace a folder that is not empty
-        return
-    replaced = draft.with_name(_REPLACED)
-    try:
-        path.rename(replaced)
-        draft.rename(path)
-    except BaseException:  # also an interrupt must not leave the path without a folder
-        if replaced.exists() and not path.exists():
-            replaced.rename(path)
-        raise
 
 
 def clear_abandoned(path: Path) -> None:

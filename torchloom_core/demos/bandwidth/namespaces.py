@@ -67,7 +67,9 @@ def reason_for_none() -> str:
         return "network namespaces need root"
     probe = f"{_PROBE}{os.getpid()}"
     try:
-        _end_left_probes()
+        for space in _namespaces(_PROBE):  # left by a process that was killed
+            if not Path("/proc", space.removeprefix(_PROBE)).exists():
+                _run(["ip", "netns", "del", space])
         _run(["ip", "netns", "add", probe])
         _run(["ip", "-n", probe, "link", "add", DATA, "type", "veth"])
         run_batch("tc", probe, [_shape(DATA, 100)])
@@ -200,13 +202,6 @@ class Lab:
 def _namespaces(begin: str) -> list[str]:
     names = [line.split()[0] for line in _run(["ip", "netns", "list"]).splitlines() if line.strip()]
     return sorted(name for name in names if name.startswith(begin))
-
-
-def _end_left_probes() -> None:
-    """Remove probe namespaces left by processes that were killed."""
-    for space in _namespaces(_PROBE):
-        if not Path("/proc", space.removeprefix(_PROBE)).exists():
-            _run(["ip", "netns", "del", space])
 
 
 def _port(link: str, rank: int) -> str:

@@ -3,10 +3,9 @@
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from torchloom_core.demos.steplog import Logs, failed_steps
 from torchloom_core.live.trajectory.reader import read_epochs
@@ -16,7 +15,6 @@ from torchloom_core.wire.decisions import Judged, Outcome, Verdict
 from torchloom_core.wire.limits import KnobValues
 from torchloom_core.wire.requests import GUARD
 
-Row = Mapping[str, Any]
 Decision = Verdict | Outcome | Judged
 
 
@@ -106,7 +104,7 @@ def land(change: RecordedChange, logs: Logs) -> Landing:
     for group, log in logs.items():
         rows = [row for row in log.steps if row["committed"]]
         later = (i for i, row in enumerate(rows) if row["t"] > change.at)
-        first = next((i for i in later if _has(rows[i], change.values)), None)
+        first = next((i for i in later if change.values.items() <= rows[i]["knobs"].items()), None)
         if first is None:
             continue
         step = rows[first]["step"]
@@ -162,7 +160,3 @@ def weights_are_equal(logs: Logs) -> bool:
     """Whether all groups ended at the same step with bitwise equal weights."""
     ends = [log.end for log in logs.values()]
     return all(ends) and len({(end["step"], end["weights"]) for end in ends if end}) == 1
-
-
-def _has(row: Row, values: KnobValues) -> bool:
-    return all(row["knobs"].get(knob) == value for knob, value in values.items())

@@ -27,7 +27,6 @@ class Change:
     ``under_kill``. ``rest_steps`` is how many steps to wait afterwards.
     """
 
-    title: str
     values: KnobValues
     watched: bool = False
     sure: bool = False
@@ -51,14 +50,14 @@ class Change:
 
 
 SCRIPT = (
-    Change("several at once", {"lr": 0.1, "clip_norm": 1.0}, watched=True),
-    Change("compress the gradients", {"compression": "bf16"}),
-    Change("compress them more", {"compression": "int8"}),
-    Change("while g1 is killed", {"compression": "bf16", "momentum": 0.8}, under_kill=True),
-    Change("a learning rate that is too high", {"lr": 1.0}, watched=True, rest_steps=40),
+    Change({"lr": 0.1, "clip_norm": 1.0}, watched=True),
+    Change({"compression": "bf16"}),
+    Change({"compression": "int8"}),
+    Change({"compression": "bf16", "momentum": 0.8}, under_kill=True),
+    Change({"lr": 1.0}, watched=True, rest_steps=40),
 )
 
 
 def ending(step: int) -> Change:
     """Return the change that ends the run, soon after ``step``."""
-    return Change("a knob of the training script", {"steps": step + LAST_STEPS}, sure=True)
+    return Change({"steps": step + LAST_STEPS}, sure=True)
