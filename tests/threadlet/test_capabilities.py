@@ -21,6 +21,7 @@ from torchloom_core.wire.operations import (
     SetKnob,
     SetKnobs,
 )
+from torchloom_threadlet import attach
 from torchloom_threadlet.capabilities import checkpoint, drain, dump, knob, pause, rewind
 from torchloom_threadlet.testing import TrainerCapabilityContract
 
@@ -111,6 +112,17 @@ def test_what_is_done_alone_is_refused_in_a_fenced_change():
     worker.changes.can_vote = True
     change = FencedChange(number=1, do=Dump())
     assert refusal(worker, change, "training") == "dump cannot be part of a fenced change"
+
+
+def test_a_function_for_an_unknown_operation_is_warned_of(tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv("TORCHLOOM_JOIN", str(tmp_path / "join.json"))
+    loom = attach(group="unknown")
+    loom.on("checkpont", print)
+    loom.on("checkpoint", print)
+    loom.close()
+    [warning] = [text for text in caplog.messages if "loom.on" in text]
+    assert warning.startswith("loom.on('checkpont'): no installed package has this operation")
+    assert "did you mean checkpoint?" in warning
 
 
 def run(tmp_path, script, module=PACKAGE, value="PARTS"):

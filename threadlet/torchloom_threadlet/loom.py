@@ -286,7 +286,7 @@ class Loom:
 
     def on(self, verb: str, function: Callable[..., object]) -> None:
         """Offer a function for an operation, by its name; its capability says how it is called."""
-        self._worker.actuators.add_function(verb, function)
+        self._worker.operations.add_function(verb, function)
         self._worker.announce()
 
     def on_checkpoint(self, save: Callable[[], object]) -> None:

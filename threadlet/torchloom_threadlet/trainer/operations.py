@@ -1,14 +1,15 @@
 """What a worker's commands do: decided and done by the parts of the installed capabilities."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property, partial
 from typing import Any
 
+from torchloom_core.floor.suggest import nearest
 from torchloom_core.wire.commands import Command
 from torchloom_core.wire.limits import KnobValue
 from torchloom_core.wire.operations import FencedChange, Operation, Withdraw, WriteLog
 from torchloom_threadlet.capability import OperationError, Trainer, TrainerPart
-from torchloom_threadlet.cleaning import error_line
+from torchloom_threadlet.cleaning import error_line, warn_once
 from torchloom_threadlet.installed_parts import installed_parts, offered, verb_of
 
 
@@ -86,6 +87,13 @@ class Operations:
             raise OperationError(
                 f"unknown operation {verb!r}: no installed package carries it out in a trainer"
             ) from None
+
+    def add_function(self, verb: str, function: Callable[..., object]) -> None:
+        """Register a script's function; warn if no installed package has such an operation."""
+        self._process.actuators.add_function(verb, function)
+        if self._process.linked and verb not in self._parts:
+            unknown = f"no installed package has this operation{nearest(verb, self._parts)}"
+            warn_once(f"loom.on({verb!r})", unknown)
 
     def offered(self) -> tuple[str, ...]:
         """Return the verbs that this worker can do now."""
