@@ -99,17 +99,6 @@ def test_the_card_has_each_detector_with_prevalence_and_recall_by_chance(bundle,
     assert " late |" in to_markdown(card)
 
 
-def test_a_detection_does_not_see_the_events_to_detect(tmp_path, detecting):
-    (logistic,) = (one for one in PLUGINS if one.name == "logistic")
-    silent = servers(tmp_path / "silent.tltrace", shift=0.0, at_once=True)
-    card = fit(silent, logistic, {}, detecting).card
-    assert card.score.auprc.value < 2 * card.score.prevalence
-    assert card.verdict.level != "useful"
-    forecast = replace(detecting, task="forecast", kinds=("odd",))
-    assert "faults in the last 5000 d" in fit(silent, logistic, {}, forecast).card.columns
-    assert not any("fault" in column for column in card.columns)
-
-
 def test_no_detector_is_beside_a_forecast(bundle, detecting):
     forecast = replace(detecting, task="forecast", kinds=("odd",))
     card = fit(bundle, info(Heat), {"horizon_s": 3 * 3600.0}, forecast, baselines=PLUGINS).card

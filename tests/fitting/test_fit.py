@@ -175,16 +175,6 @@ def test_nothing_after_the_end_of_training_changes_what_was_learned(bundle, sett
     assert now.card.score != heat.card.score
 
 
-@pytest.mark.slow
-def test_a_failure_known_only_after_training_is_not_learned_from(tmp_path, settings):
-    late, _ = write_bundle(
-        tmp_path / "d.tltrace", rate=0.05, metrics={"heat": warm()}, delay_h=24 * 20
-    )
-    was = fit(late, info(Heat), {}, settings)
-    now = fit(OtherFuture(late, settings.until_ns), info(Heat), {}, settings)
-    assert (now.parts, now.info) == (was.parts, was.info)
-
-
 def test_the_same_seed_gives_the_same_model_to_the_byte(bundle, settings, baselines, tmp_path):
     for name in ("a", "b"):
         fit(bundle, info(Heat), {}, settings, baselines=baselines).save(
@@ -307,13 +297,6 @@ def test_a_detection_is_fitted_without_the_current_events(bundle, settings):
     assert model.info.kinds == ("crash",)
 
 
-@pytest.mark.slow
-def test_an_empty_trace_is_refused(tmp_path, settings):
-    empty, _ = write_bundle(tmp_path / "e.tltrace", nodes=0)
-    with pytest.raises(TraceError, match="need a component to watch, was none"):
-        fit(empty, info(Blind), {}, settings)
-
-
 def some_days(path, *events):
     """Write 120 days of three nodes with these events."""
     with BundleWriter(
@@ -419,17 +402,6 @@ def test_a_predictor_that_breaks_its_contract_is_refused(bundle, settings, proba
         fit(bundle, info(answering(probability)), {}, settings)
     assert one_line(error).startswith("predictor says: ")
     assert problem in one_line(error)
-
-
-@pytest.mark.slow
-def test_a_learner_that_raises_is_refused(bundle, settings):
-    class Raises(Heat):
-        def fit(self, examples):
-            raise ValueError("singular\nmatrix")
-
-    with pytest.raises(PluginError) as error:
-        fit(bundle, info(Raises), {}, settings)
-    assert one_line(error) == "predictor heat: cannot fit: ValueError: singular matrix"
 
 
 @pytest.mark.slow

@@ -2,17 +2,19 @@
 
 import re
 
+import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from tests.evaluate.traces import HOUR_NS, write_bundle
+from tests.evaluate.traces import HOUR_NS, drain, event, write_bundle
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.floor.errors import TraceError
 from torchloom_core.lab.evaluate.forecasts.labels import Task
-from torchloom_core.lab.fitting.time_split import split
+from torchloom_core.lab.fitting.time_split import EarlierPart, split
 from torchloom_core.lab.trace.bundle.bundle import DerivedBundle
+from torchloom_core.lab.trace.bundle.schema import Component
 
 DAY_NS = 24 * HOUR_NS
 DAY_S = 86_400.0
@@ -153,3 +155,63 @@ def test_between_the_last_moment_that_is_learned_from_and_the_score_lies_one(who
     assert 1 <= len(unseen) <= per
     assert (part.fitted_until_ns - part.start_ns) % every_ns == 0
     assert part.fitted_until_ns < part.calibrated_until_ns <= unseen[0] + every_ns
+
+
+END_NS = 48 * HOUR_NS
+
+
+@pytest.fixture
+def four_days(tmp_path):
+    heat = np.random.default_rng(0).random((4, 3))
+    path = tmp_path / "t.tltrace"
+    return write_bundle(path, days=4, nodes=3, rate=0.0, metrics={"heat": lambda _: heat})[0]
+
+
+def times_h(tables):
+    return sorted({at // HOUR_NS for table in tables for at in table["t_avail"].to_pylist()})
+
+
+def test_events_known_before_the_end_are_included_and_those_at_it_are_not(four_days):
+    before, late, at = (
+        event("n00000", 1),
+        event("n00001", 2, known_h=48),
+        replace(event("n00002", 3), t_avail=END_NS - 1),
+    )
+    four_days.events = lambda: (before, late, at)
+    four_days.actions = lambda: (drain("n00000", 48), drain("n00001", 47))
+    part = EarlierPart(four_days, END_NS)
+    assert part.events() == (before, at)
+    assert part.actions() == (drain("n00001", 47),)
+    assert part.manifest == replace(four_days.manifest, end_ns=END_NS)
+
+
+@pytest.mark.parametrize(("end_h", "known"), [(47, True), (48, False), (60, False)])
+def test_an_end_is_known_if_it_is_before_the_end_of_the_part(four_days, end_h, known):
+    four_days.events = lambda: (event("n00000", 1, end_h), event("n00001", 1))
+    four_days.actions = lambda: (drain("n00000", 1, end_h), drain("n00001", 1))
+    there = Component(id="n00000", kind="node", until_ns=end_h * HOUR_NS)
+    four_days.topology = lambda: (there, Component(id="n00001", kind="node"))
+    part = EarlierPart(four_days, END_NS)
+    wanted = (end_h * HOUR_NS if known else None, None)
+    assert tuple(one.t_resolved for one in part.events()) == wanted
+    assert tuple(one.t_end for one in part.actions()) == wanted
+    assert tuple(one.until_ns for one in part.topology()) == wanted
+
+
+def test_what_comes_later_is_not_there(four_days):
+    starts = (None, 0, END_NS - 1, END_NS, END_NS + 1)
+    four_days.topology = lambda: tuple(
+        Component(id=f"n{number}", kind="node", from_ns=from_ns)
+        for number, from_ns in enumerate(starts)
+    )
+    found = EarlierPart(four_days, END_NS).topology()
+    assert [one.from_ns for one in found] == [None, 0, END_NS - 1]
+
+
+def test_telemetry_ends_with_the_part(four_days):
+    part = EarlierPart(four_days, END_NS)
+    assert times_h(four_days.telemetry()) == [0, 24, 48, 72]
+    assert times_h(part.telemetry()) == [0, 24]
+    assert times_h(part.telemetry(1, 96 * HOUR_NS)) == [24]
+    assert times_h(part.telemetry(0, 24 * HOUR_NS)) == [0]
+    assert sum(map(len, part.telemetry(metrics=["cold"]))) == 0

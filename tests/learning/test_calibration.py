@@ -83,20 +83,6 @@ def test_one_failure_with_many_moments_leaves_probabilities_moderate():
     assert calibrate(predicted, actual, prevalence=0.01).apply(np.array([0.15]))[0] > 0.9
 
 
-def test_more_moments_per_failure_change_nothing():
-    random = np.random.default_rng(0)
-    predicted = random.random(500)
-    actual = (random.random(500) < predicted * 0.2).astype(float)
-    once = calibrate(predicted, actual)
-    often = calibrate(
-        np.repeat(predicted, 9),
-        np.repeat(actual, 9),
-        failures=int(actual.sum()),
-        prevalence=actual.mean(),
-    )
-    assert often.apply(predicted) == pytest.approx(once.apply(predicted), rel=1e-4)
-
-
 def test_moments_with_unknown_values_are_left_out_and_nan_stays():
     random = np.random.default_rng(0)
     predicted = random.random(500)
@@ -149,11 +135,6 @@ def test_calibration_preserves_the_ranking(predicted, actual):
     after = calibration.apply(np.sort(predicted))
     assert np.all(np.diff(after) >= 0)
     assert np.all((after >= 0) & (after <= 1))
-
-
-def test_nothing_fitted_changes_no_bit():
-    predicted = np.array([0.0, 1e-12, 0.3, 1.0])
-    assert np.array_equal(Calibration().apply(predicted), predicted)
 
 
 SAID = arrays(np.float64, 40, elements=st.floats(0.01, 0.99))

@@ -110,20 +110,6 @@ def test_the_newest_value_its_age_and_its_distance_to_the_fleet_are_features():
         assert np.isnan(named[name][3]), name
 
 
-def test_a_metric_that_disappears_on_one_worker_is_missing_there_only():
-    values = np.ones((3, 8))
-    values[1, -4:] = np.nan
-    missing = telemetry(values, 4.0)["share of scrapes without m over 4 s"]
-    assert missing.tolist() == [0.0, 1.0, 0.0]
-
-
-def test_a_scrape_gap_of_the_whole_fleet_is_no_missing_metric_of_a_worker():
-    values = np.ones((3, 8))
-    values[:, 5:7] = np.nan
-    missing = telemetry(values, 4.0)["share of scrapes without m over 4 s"]
-    assert missing.tolist() == [0.0, 0.0, 0.0]
-
-
 def test_a_counter_at_a_great_height_keeps_its_slope():
     named = telemetry([1e12 + 0.5 * np.arange(8), np.full(8, 1e12)], 4.0)
     assert named["slope of m over 4 s in units a second"] == pytest.approx([0.5, 0.0])
@@ -321,15 +307,6 @@ def test_what_makes_no_sense_is_refused_in_one_line(arguments, message):
     assert str(refusal.value) == message
 
 
-def test_durations_are_printed_in_a_readable_unit():
-    assert [in_words(s) for s in (30.0, 3600.0, 21_600.0, 1.8e6)] == [
-        "30 s",
-        "1 h",
-        "6 h",
-        "20.8 d",
-    ]
-
-
 def test_a_numeric_attribute_is_a_feature_and_a_text_gives_the_faults_of_others_with_it():
     features = Features(attributes=("size", "model"), groups=("model",), half_lives_s=(DAY_S,))
     labels = [
@@ -383,12 +360,3 @@ def test_where_in_a_season_a_moment_is_goes_round():
     assert abs(at[3][2:] - at[0][2:]).max() > 0.5
     assert at[4] == pytest.approx(at[0], abs=1e-6)
     assert at[5] == pytest.approx(at[1], abs=1e-6)
-
-
-def test_a_season_is_learned_from_once_it_was_seen_four_times():
-    features = Features(metrics=("m",), seasons_s=(DAY_S, 7 * DAY_S))
-    others = len(features.names) - 4
-    for days, day, week in ((3.9, 0, 0), (4.0, 1, 0), (27.9, 1, 0), (28.0, 1, 1)):
-        learned = features.recurred(days * DAY_S).tolist()
-        assert learned == [bool(day)] * 2 + [bool(week)] * 2 + [True] * others
-    assert Features(metrics=("m",)).recurred(0.0).all()

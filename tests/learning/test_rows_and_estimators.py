@@ -70,10 +70,6 @@ def test_every_failure_is_sampled_and_healthy_rows_up_to_the_limit(outcomes, mos
     assert (np.diff(rows.at_ns) >= 0).all()
 
 
-def test_a_single_large_example_does_not_exceed_the_sample_size():
-    assert len(filled([[1.0, *[0.0] * 9]], 4).rows("mine").failed) == 1 + 4
-
-
 def test_the_same_seed_keeps_the_same_rows_and_another_one_others():
     one, again, other = (
         filled([[1.0], *[[0.0] * 10] * 50], 50, seed).rows("mine").features for seed in (1, 1, 2)
@@ -168,16 +164,6 @@ def test_a_season_that_did_not_recur_is_nan_in_the_rows():
     unknown = np.isnan(gathering.rows("mine").features).all(axis=0)
     season = ["period" in name for name in features.names]
     assert unknown[season].tolist() == [False, False, True, True]
-
-
-def test_a_season_has_recurred_once_there_were_four_from_the_first_row_to_the_last():
-    features = Features(half_lives_s=(86_400.0,), seasons_s=(86_400.0,))
-    for last_day, recurred in ((103.9, False), (104.0, True)):
-        gathering = RowGathering(features, max_healthy=100, seed=0)
-        for day in (100.0, last_day):
-            view = view_of(workers=1, now_s=day * 86_400.0)
-            gathering.add(Example(view=view, outcome=np.array([float(day > 100.0)])))
-        assert np.isfinite(gathering.rows("mine").features[:, :2]).all() == recurred
 
 
 def test_workers_left_or_gone_are_in_no_row_and_the_sample_is_limited():

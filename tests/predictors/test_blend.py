@@ -40,12 +40,6 @@ def test_the_blend_is_the_mean_of_its_members():
     np.testing.assert_allclose(log_odds(blend), np.mean(members, axis=0), rtol=1e-6)
 
 
-@pytest.mark.slow
-def test_a_blend_of_one_member_equals_it():
-    alone = log_odds(learned(LogisticPredictor))
-    np.testing.assert_allclose(log_odds(learned(BlendPredictor, members=("logistic",))), alone)
-
-
 @pytest.mark.parametrize(("members", "was"), [([], "none"), (["forest", "forest"], "forest, for")])
 def test_no_member_or_one_twice_is_refused(members, was):
     with pytest.raises(msgspec.ValidationError, match=f"each once, was {was}"):

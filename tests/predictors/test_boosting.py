@@ -77,13 +77,6 @@ def test_a_sample_of_the_healthy_keeps_the_prior(library):
     assert predicted == pytest.approx(true, rel=0.4)
 
 
-def test_growth_stops_early_on_later_time(fitted, library):
-    chance = predictor(library=library)
-    chance.fit(warming(warns=False))
-    assert chance._trees.n_iter_ < fitted._trees.n_iter_
-    assert fitted._trees.n_iter_ < 400
-
-
 def test_what_cannot_be_checked_in_later_time_gets_few_trees(library):
     learner = predictor(library=library)
     early = [Example(view=e.view, outcome=e.outcome * (i < 40)) for i, e in enumerate(warming())]
@@ -146,10 +139,6 @@ def test_workers_left_or_gone_get_no_forecast_and_are_not_learned_from(fitted):
     assert np.isnan(fitted.forecast(view).probability).tolist() == [True, True, False]
     with pytest.raises(PluginError, match="need a failure to learn from"):
         predictor().fit([Example(view=view, outcome=np.array([1.0, 1.0, 0.0]))])
-
-
-def test_before_fitting_there_is_no_forecast():
-    assert np.isnan(predictor().forecast(warming()[0].view).probability).all()
 
 
 def test_a_model_of_the_other_library_is_refused(fitted, library):

@@ -42,15 +42,6 @@ def test_the_probability_is_bayes_rule_for_two_gaussians():
     assert forecast(values).probability[0] == pytest.approx(expected)
 
 
-def test_half_way_between_healthy_and_failing_only_the_prior_speaks():
-    values = np.tile([49.0, 51.0], 50)
-    past, weight = values[:-1], 0.5 ** (np.arange(SAMPLES - 1, 0, -1) / 20.0)
-    mean = np.average(past, weights=weight)
-    sigma = np.sqrt(np.average((past - mean) ** 2, weights=weight))
-    values[-1] = mean + 3 * sigma
-    assert forecast(values, sigmas=6.0, prior=0.01).probability[0] == pytest.approx(0.01)
-
-
 def test_a_drop_is_no_sign_of_failure():
     values = noisy()
     values[0, -1] = 10.0

@@ -42,10 +42,6 @@ def test_forecasts_equal_those_of_lightgbm_exactly(text):
     assert np.array_equal(restored(text).decision_function(features), expected)
 
 
-def test_the_same_rows_and_seed_give_the_same_text(text):
-    assert grown().text == text
-
-
 @pytest.mark.parametrize(
     ("was", "becomes"),
     [

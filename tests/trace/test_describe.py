@@ -1,5 +1,3 @@
-import math
-
 import pytest
 
 from tests.shared_data import shared_data
@@ -8,7 +6,7 @@ from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.floor.errors import TraceError
 from torchloom_core.lab.trace.bundle.bundle import Bundle
 from torchloom_core.lab.trace.bundle.schema import Component
-from torchloom_core.lab.trace.describe.describe import describe, failure_rate
+from torchloom_core.lab.trace.describe.describe import describe
 from torchloom_core.lab.trace.describe.plot import draw_faults
 from torchloom_core.lab.trace.importers.infinitehbd import import_infinitehbd
 
@@ -52,13 +50,6 @@ def test_events_that_happened_or_became_known_after_the_end_are_not_counted_but_
     found = describe(opened)
     assert (found.events, found.fatal, found.rate.failures) == (10, 10, 10)
     assert bundle(tmp_path / "whole", rows, seconds=20 * DAY_S).beyond == ""
-
-
-def test_the_interval_of_a_rate_is_the_exact_one():
-    # Garwood's table: 10 events, 95 %: 4.795 to 18.39.
-    rate = failure_rate(10, 1.0)
-    assert (rate.low, rate.high) == pytest.approx((4.795, 18.39), rel=1e-3)
-    assert math.isnan(failure_rate(0, 0.0).per_day)
 
 
 def test_prevalence_is_reported_for_a_custom_horizon_too(tmp_path):

@@ -1,4 +1,5 @@
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,9 @@ import pytest
 
 from tests.trace.small import NODES, START_NS, at, bundle, fault, table
 from torchloom_core.floor.clock import moment_text
+from torchloom_core.floor.errors import TraceError
+from torchloom_core.lab.trace.bundle.bundle import Bundle
+from torchloom_core.lab.trace.bundle.checksums import changed, refuse_changed, sha256_of
 from torchloom_core.lab.trace.bundle.schema import (
     ACTIONS,
     EVENTS,
@@ -276,3 +280,78 @@ def test_a_file_is_never_in_memory_completely(sound):
     validate(sound, lambda _path, _done, _rows: held.append(pa.total_allocated_bytes() - before))
     assert len(held) == 16
     assert max(held) < (sound / PARQUET).stat().st_size
+
+
+@pytest.fixture
+def small(tmp_path):
+    return bundle(tmp_path / "b", [fault(1)], [(1, "a", "x", 1.0)])
+
+
+def test_what_was_written_is_as_the_manifest_lists_it(small):
+    assert list(changed(small.path, small.manifest.files)) == []
+    refuse_changed(small.path, small.manifest.files)
+
+
+@pytest.mark.parametrize("file", [EVENTS, PARQUET])
+def test_a_file_that_was_changed_is_refused_in_one_line(small, file):
+    before = sha256_of(small.path / file)
+    with (small.path / file).open("ab") as changing:
+        changing.write(b"\n")
+    was = sha256_of(small.path / file)
+    message = f"{small.path / file}: need sha256 {before[:12]}..., was {was[:12]}..."
+    assert list(changed(small.path, small.manifest.files)) == [message]
+    with pytest.raises(TraceError) as refused:
+        refuse_changed(small.path, small.manifest.files)
+    assert str(refused.value) == f"{message}; the file changed after the bundle was written"
+
+
+def test_a_file_that_is_gone_or_cannot_be_read_is_a_fault(small):
+    (small.path / EVENTS).unlink()
+    (small.path / PARQUET).unlink()
+    (small.path / PARQUET).mkdir()
+    assert list(changed(small.path, small.manifest.files)) == [
+        f"{small.path / EVENTS}: need this file of the manifest, was none",
+        f"{small.path / PARQUET}: cannot be read: Is a directory",
+    ]
+
+
+def test_a_name_that_is_none_of_a_file_is_a_fault_of_one_line(small):
+    (entry, *_) = small.manifest.files.values()
+    found = list(changed(small.path, {"a\0\n": entry, "b\n": entry}))
+    assert found == [
+        f"{small.path}/a\\x00\\n: cannot be read: embedded null byte",
+        f"{small.path}/b\\n: need this file of the manifest, was none",
+    ]
+
+
+@pytest.mark.parametrize("name", ["/dev/zero", "../other.tltrace/events.jsonl", "a/../../b"])
+def test_a_name_that_leads_out_of_the_bundle_is_a_fault_and_not_read(small, name):
+    (entry, *_) = small.manifest.files.values()
+    found = list(changed(small.path, {name: entry}))
+    assert found == [f"{small.path}: need files in the bundle, was {name!r}"]
+
+
+@pytest.mark.parametrize("file", [EVENTS, PARQUET])
+def test_a_pipe_is_a_fault_and_not_waited_for(small, file):
+    (small.path / file).unlink()
+    os.mkfifo(small.path / file)
+    found = list(changed(small.path, small.manifest.files))
+    assert found == [f"{small.path / file}: cannot be read: Not a regular file"]
+
+
+def test_a_manifest_that_is_a_pipe_is_not_waited_for(small):
+    (small.path / MANIFEST).unlink()
+    os.mkfifo(small.path / MANIFEST)
+    with pytest.raises(TraceError, match=f"{MANIFEST}: cannot be read: Not a regular file"):
+        Bundle.open(small.path)
+
+
+def test_the_digest_is_also_of_files_that_the_manifest_does_not_list(small):
+    manifest = json.loads((small.path / MANIFEST).read_bytes())
+    (small.path / MANIFEST).write_text(json.dumps({**manifest, "files": {}}))
+    digests = [Bundle.open(small.path).digest()]
+    for file in (EVENTS, PARQUET):
+        with (small.path / file).open("ab") as changing:
+            changing.write(b"\n")
+        digests.append(Bundle.open(small.path).digest())
+    assert len(set(digests)) == 3
