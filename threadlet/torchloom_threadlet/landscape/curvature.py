@@ -7,7 +7,6 @@ sharpness for an optimizer of this direction.
 """
 
 import math
-from typing import NamedTuple
 
 from torchloom_threadlet.landscape.surface import Direction, Surface
 
@@ -18,24 +17,13 @@ _CLOSE = 1e-7
 """The relative accuracy of a critical step."""
 
 
-class Sharpness(NamedTuple):
-    """The result of a search along one update.
-
-    ``critical_step``: in multiples of the update; infinite where the loss fell as far as the search
-    went, NaN where the update does not lead down at all.
-    ``sharpness``: 2 over the critical step: above 2 the update itself is too long.
-    """
-
-    critical_step: float
-    sharpness: float
-    evaluations: int
-
-
-def critical_sharpness(surface: Surface, step: Direction, most: int = _MOST) -> Sharpness:
+def critical_step(surface: Surface, step: Direction) -> float:
     """Return how far an update can be extended before the loss is back at its start.
 
-    The search takes growing steps, and then interpolates between the last two by the parabola
-    through three points, which is exact for a quadratic loss.
+    In multiples of the update: infinite where the loss fell as far as the search went, NaN where
+    the update does not lead down at all; below 1 the update itself is too long. The search takes
+    growing steps, and then interpolates between the last two by the parabola through three points,
+    which is exact for a quadratic loss.
 
     References
     ----------
@@ -53,31 +41,30 @@ def critical_sharpness(surface: Surface, step: Direction, most: int = _MOST) -> 
 
     low, high = 0.0, 1.0
     low_rise, high_rise = 0.0, rise(1.0)
-    while high_rise < 0 and evaluations < most:
+    while high_rise < 0 and evaluations < _MOST:
         low, low_rise, high = high, high_rise, 2 * high
         high_rise = rise(high)
     if high_rise < 0:
-        return Sharpness(math.inf, 0.0, evaluations)
+        return math.inf
     while low_rise >= 0:  # the first step went too far, or leads up
-        if evaluations >= most:
-            return Sharpness(math.nan, math.nan, evaluations)
+        if evaluations >= _MOST:
+            return math.nan
         middle = high / 4
         middle_rise = rise(middle)
         if middle_rise < 0:
             low, low_rise = middle, middle_rise
         else:
             high, high_rise = middle, middle_rise
-    while evaluations < most and high - low > _CLOSE * high:
+    while evaluations < _MOST and high - low > _CLOSE * high:
         guess = _crossing(low, low_rise, high, high_rise)
         guess_rise = rise(guess)
         if abs(guess_rise) <= _CLOSE * abs(low_rise):
-            return Sharpness(guess, 2.0 / guess, evaluations)
+            return guess
         if guess_rise < 0:
             low, low_rise = guess, guess_rise
         else:
             high, high_rise = guess, guess_rise
-    found = (low + high) / 2
-    return Sharpness(found, 2.0 / found, evaluations)
+    return (low + high) / 2
 
 
 def curvature(surface: Surface, direction: Direction, span: float) -> float:

@@ -23,7 +23,7 @@ from torchloom_core.wire.landscape import (
     Plane,
 )
 from torchloom_core.wire.standby_task import Loss
-from torchloom_threadlet.landscape.curvature import critical_sharpness, curvature
+from torchloom_threadlet.landscape.curvature import critical_step, curvature
 from torchloom_threadlet.landscape.directions import (
     filter_normalised,
     orthogonal_to,
@@ -257,15 +257,15 @@ def _bend(
     length = norm(way)
     if not 0.0 < length < math.inf:
         raise ValueError(f"need an update that changes the weights, was one of norm {length:g}")
-    found = critical_sharpness(surface, way)
-    step = finite(found.critical_step)
+    multiple = critical_step(surface, way)
+    step = finite(multiple)
     bent = curvature(surface, way, step / 2 if step else 1.0)
     return Curvature(
         loss=loss,
         along=along,
         length=length,
         critical_step=step,
-        sharpness=finite(found.sharpness),
+        sharpness=finite(2.0 / multiple),
         curvature=finite(bent / length**2),
         at=begin.at,
         of_step=begin.of_step,
