@@ -92,23 +92,6 @@ def test_the_first_screen_says_whether_the_run_is_well(tab):
     assert painted > 2
 
 
-def test_a_knob_is_turned_seen_to_land_and_turned_back(tab):
-    page = tab.page
-    page.get_by_role("tab", name="Knobs").click()
-    assert page.get_by_label("new value of x").is_disabled()
-    drive(tab)
-    page.get_by_label("new value of x").fill("2.5")
-    page.get_by_role("row", name=re.compile("^x ")).get_by_role("button", name="set").click()
-    tab.waits(lambda: "knob x = 2.5 on all is done: x = 2.5 on" in tab.message)
-    page.get_by_role("row", name=re.compile("^x .* 2.5 2.5 ")).wait_for()
-    page.get_by_role("tab", name="Record").click()
-    page.get_by_text(re.compile(r"applied at step \d+ on \d ranks?")).first.wait_for()
-    page.get_by_role("tab", name="Knobs").click()
-    page.get_by_role("button", name="Undo: back to 1").click()
-    page.get_by_role("row", name=re.compile("^x .* 1 1 ")).wait_for()
-    leave(tab)
-
-
 def test_a_cordon_is_undone_by_a_click_as_long_as_it_lasts(tab, run):
     node = apart(lambda: run.worker("g2-0"))["node"]
     cordon = {"kind": "cordon", "node": node, "lasts_s": 5.0}

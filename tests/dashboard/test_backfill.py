@@ -9,7 +9,7 @@ import pytest
 
 from tests.recorded_epoch import Recorder
 from tests.waiting import eventually
-from torchloom_core.live.dashboard import backfill
+from torchloom_core.live.dashboard import live
 from torchloom_core.live.dashboard.preview import LandscapeNews
 from torchloom_core.live.trajectory.landscape import Landscape
 from torchloom_core.live.trajectory.preview import Preview
@@ -76,8 +76,8 @@ def preview():
 
 @pytest.fixture
 async def recalled(tmp_path, preview, monkeypatch):
-    monkeypatch.setattr(backfill, "_DELAY_S", 0.0)
-    found = backfill.Backfill(tmp_path, Landscape(), preview)
+    monkeypatch.setattr(live, "_DELAY_S", 0.0)
+    found = live.Backfill(tmp_path, Landscape(), preview)
     following = asyncio.create_task(found.follow())
     yield found
     following.cancel()
@@ -136,7 +136,7 @@ async def test_a_record_that_is_behind_takes_nothing_from_what_was_heard(
     recorder.issue("c1.1", "v0-0", "rehearse")
     recorder.step(note(curve(0, 2.0), points=1))
     recorder.writer.flush()
-    found = backfill.Backfill(tmp_path, preview)
+    found = live.Backfill(tmp_path, preview)
     found.compare(status())
     found._is_due.clear()
     await found._read()
@@ -177,16 +177,16 @@ async def test_a_record_that_cannot_be_read_is_one_line(recorder, recalled, tmp_
 async def test_who_goes_on_telling_has_the_record_read_ever_less_often(
     recorder, tmp_path, preview, monkeypatch
 ):
-    monkeypatch.setattr(backfill, "_DELAY_S", 0.001)
+    monkeypatch.setattr(live, "_DELAY_S", 0.001)
     goes_on, reads = True, []
 
     def read(root, *kinds):
         reads.append(root)
         preview.version += goes_on
 
-    monkeypatch.setattr(backfill, "newest_recorded", read)
+    monkeypatch.setattr(live, "newest_recorded", read)
     record(recorder, curve(0, 2.0))
-    found = backfill.Backfill(tmp_path, preview)
+    found = live.Backfill(tmp_path, preview)
     following = asyncio.create_task(found.follow())
     found.compare(status())
     await eventually(lambda: len(reads) >= 6)
@@ -210,8 +210,8 @@ def test_a_page_gets_a_landscape_again_when_it_has_more_points():
 
 
 async def test_an_unreadable_folder_is_reported_and_ends_nothing(monkeypatch, logged):
-    monkeypatch.setattr(backfill, "_DELAY_S", 0.0)
-    found = backfill.Backfill(Path("x" * 300), Preview())
+    monkeypatch.setattr(live, "_DELAY_S", 0.0)
+    found = live.Backfill(Path("x" * 300), Preview())
     found.compare(status())
     following = asyncio.create_task(found.follow())
     await eventually(

@@ -126,7 +126,7 @@ def test_a_person_needs_nothing_but_nats_requests(run, until, g0):
 
     answer = run.ask("knob.set", {"knob": "x", "value": 3.0, "worker": "g0-0"})
     assert answer["ok"], answer
-    until(lambda: g0.journal("set")[-1]["value"] == 3.0)
+    until(lambda: [row["value"] for row in g0.journal("set")][-1:] == [3.0])
     values = json.loads(run.torchloom("knob", "get", "x", "--json").stdout)["values"]
     assert values == {"g0-0": 3.0, "g1-0": 7.5}
 

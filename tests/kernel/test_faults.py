@@ -19,10 +19,9 @@ from torchloom_core.config.schema import Config
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.live.fleet.fault_log import MAX_FAULTS
 from torchloom_core.live.kernel.kernel import Kernel
-from torchloom_core.live.trajectory.links import links_of
 from torchloom_core.live.trajectory.reader import read_epochs
 from torchloom_core.live.trajectory.replay import replay
-from torchloom_core.live.trajectory.writer import TrajectoryWriter
+from torchloom_core.live.trajectory.writer import TrajectoryWriter, links_of
 from torchloom_core.plugin import NeedFaults
 from torchloom_core.wire.capabilities import from_json
 from torchloom_core.wire.codec import encode

@@ -14,8 +14,7 @@ from experiments.lighthouse.calls import Calls, member_bytes, request_bytes
 from experiments.lighthouse.fuzzed import messages
 from tests.deadlines import DEADLINE_S
 from tests.waiting import eventually, soon
-from torchloom_core.live.lighthouse import heartbeats as connections_module
-from torchloom_core.live.lighthouse import heartbeats as gaps_module
+from torchloom_core.live.lighthouse import heartbeats as heartbeats_module
 from torchloom_core.live.lighthouse import quorum as quorum_module
 from torchloom_core.live.lighthouse import service as service_module
 from torchloom_core.live.lighthouse.membership import Rules, SavedState
@@ -102,7 +101,7 @@ async def test_a_group_that_ends_between_two_heartbeats_is_removed_once_the_next
         stays, goes = light.manager(), light.manager()
         await soon(goes.heartbeat("b:1"))
         answer = stays.request("a:1")
-        await asyncio.sleep(2 * gaps_module._OVERDUE_S)
+        await asyncio.sleep(2 * heartbeats_module._OVERDUE_S)
         assert not answer.done()
         await goes.close()
         assert (await soon(answer)).replicas == ("a:1",)
@@ -114,7 +113,7 @@ async def test_a_late_heartbeat_of_a_connected_group_is_no_end():
         manager = light.manager()
         await soon(manager.heartbeat("b:1"))
         for _ in range(2):
-            await asyncio.sleep(2 * gaps_module._OVERDUE_S)
+            await asyncio.sleep(2 * heartbeats_module._OVERDUE_S)
             assert "b:1" in light.electorate.heartbeats
             await soon(manager.heartbeat("b:1"))
         assert light.service.counters.lost == 0
@@ -123,7 +122,7 @@ async def test_a_late_heartbeat_of_a_connected_group_is_no_end():
 async def test_a_connected_group_without_heartbeats_is_removed_after_a_while(
     monkeypatch,
 ):
-    monkeypatch.setattr(gaps_module, "_SILENT_S", 0.3)
+    monkeypatch.setattr(heartbeats_module, "_SILENT_S", 0.3)
     async with lighthouse(hold_s=0.01) as light:
         leaver = light.manager()
         for _ in range(2):
@@ -133,7 +132,7 @@ async def test_a_connected_group_without_heartbeats_is_removed_after_a_while(
 
 
 async def test_a_group_with_long_gaps_between_heartbeats_is_not_removed(monkeypatch):
-    monkeypatch.setattr(gaps_module, "_SILENT_S", 0.1)
+    monkeypatch.setattr(heartbeats_module, "_SILENT_S", 0.1)
     async with lighthouse(hold_s=0.01) as light:
         slow = light.manager()
         await soon(slow.heartbeat("b:1"))
@@ -161,7 +160,7 @@ async def test_a_call_replaced_by_a_newer_one_does_not_end_the_group():
 
 
 async def test_a_group_that_reconnects_between_two_heartbeats_has_not_ended(monkeypatch):
-    monkeypatch.setattr(connections_module, "_LOOK_EVERY_S", LONG_S)  # it saw the first one last
+    monkeypatch.setattr(heartbeats_module, "_LOOK_EVERY_S", LONG_S)  # it saw the first one last
     async with lighthouse() as light:
         first, second = light.manager(), light.manager()
         await soon(first.heartbeat("a:1"))
@@ -180,7 +179,7 @@ async def test_a_request_over_another_connection_outlasts_the_first():
         await soon(first.heartbeat("a:1"))
         await soon(second.request("a:1"))
         await first.close()
-        await asyncio.sleep(2 * gaps_module._OVERDUE_S)
+        await asyncio.sleep(2 * heartbeats_module._OVERDUE_S)
         assert light.service.counters.lost == 0
         await second.close()
         await eventually(lambda: light.service.counters.lost == 1)
@@ -222,7 +221,7 @@ async def test_a_process_without_free_descriptors_continues(monkeypatch):
             raise OSError(24, "Too many open files")
 
         monkeypatch.setattr(psutil.Process, "net_connections", fails)
-        await asyncio.sleep(2 * gaps_module._OVERDUE_S)
+        await asyncio.sleep(2 * heartbeats_module._OVERDUE_S)
         await soon(manager.heartbeat("b:1"))
         assert light.service.counters.lost == 0
 
@@ -381,7 +380,7 @@ async def test_a_frozen_lighthouse_counts_no_group_as_silent_between_two_heartbe
         manager = light.manager()
         for _ in range(2):
             await soon(manager.heartbeat("b:1"))
-        for module in (service_module, gaps_module):
+        for module in (service_module, heartbeats_module):
             monkeypatch.setattr(module, "time", Later(module.time))
         light.service._heartbeats.look_for_ends()
         assert light.service.counters.lost == 0

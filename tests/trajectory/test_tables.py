@@ -12,9 +12,8 @@ from torchloom_core.config.schema import Config, Costs
 from torchloom_core.floor.errors import StateError
 from torchloom_core.live.fleet.state import FleetState
 from torchloom_core.live.trajectory.layout import part_paths
-from torchloom_core.live.trajectory.links import links_of
 from torchloom_core.live.trajectory.tables import events, telemetry, to_tables
-from torchloom_core.live.trajectory.writer import TrajectoryWriter
+from torchloom_core.live.trajectory.writer import TrajectoryWriter, links_of
 from torchloom_core.wire.commands import Ack, Command
 from torchloom_core.wire.decisions import CommandStatus, Issue, Outcome, Proposal, Proposed, Verdict
 from torchloom_core.wire.events import Forecast, Tick

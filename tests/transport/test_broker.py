@@ -195,7 +195,7 @@ async def test_a_slow_server_is_not_ended_while_it_serves_others(
         os.kill(broker.pid, signal.SIGSTOP)
         for _ in range(10):
             assert not await asyncio.to_thread(
-                looks.is_lost, broker.pid, broker.url, broker.monitor_url
+                looks.is_lost, broker.pid, broker.url, broker._running.monitor_url
             )
         os.kill(broker.pid, signal.SIGCONT)
         await client.flush(DEADLINE_S)

@@ -190,21 +190,6 @@ async def test_reports_that_were_lost_with_the_connection_are_read_before_later_
     assert await bus.reports_taken_until_ns() is None
 
 
-async def test_acks_sent_while_the_weaver_was_away_are_received_after(
-    connect_bus, arrivals, connect_worker, make
-):
-    first = await connect_bus(arrivals)
-    await first.close()
-    worker = await connect_worker("g0-0")
-    for number in range(5):
-        await worker.client.jetstream().publish(
-            subjects.ack("run", "g0-0", 1), codec.encode(make.ack(command=f"c{number}"))
-        )
-    await connect_bus(arrivals)
-    await arrivals.until(lambda a: len(a.messages) == 5)
-    assert [ack.command for ack in arrivals.messages] == [f"c{number}" for number in range(5)]
-
-
 async def test_an_ack_that_was_received_does_not_come_again(
     connect_bus, arrivals, weaver_client, make
 ):

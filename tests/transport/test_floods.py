@@ -153,7 +153,7 @@ async def test_a_flood_of_one_kind_is_not_in_the_way_of_another(bus, broker):
     await bus.serve_join(refuse)
     wanted = ["tl.telemetry.run.*.*", "tl.ctl.run.*.actions.stop", "tl.ctl.run.*.status"]
     wanted.append("tl.join.run")
-    table = await asyncio.to_thread(_connections, broker.monitor_url)
+    table = await asyncio.to_thread(_connections, broker._running.monitor_url)
     carried_by = [
         {connection["cid"] for connection in table if subject in connection["subscriptions_list"]}
         for subject in wanted

@@ -52,22 +52,6 @@ async def test_a_threadlet_pulls_and_acknowledges_its_own_commands(threadlet, bu
     assert not threadlet.denials
 
 
-async def test_a_threadlet_hears_the_roll_call(threadlet, bus):
-    calls = await threadlet.client.subscribe(subjects.roll_call("run"))
-    await settle(threadlet.client)
-    await bus.roll_call(4)
-    message = await calls.next_msg(timeout=DEADLINE_S)
-    assert codec.decode_roll_call(message.data).epoch == 4
-
-
-async def test_a_threadlet_receives_the_pause_in_force(threadlet, bus):
-    published = await threadlet.client.subscribe(subjects.pause_state("run"))
-    await settle(threadlet.client)
-    bus.publish_pause(PauseState(run="run", epoch=4, verdict="p4.1"))
-    message = await published.next_msg(timeout=DEADLINE_S)
-    assert codec.decode_pause_state(message.data).verdict == "p4.1"
-
-
 @pytest.mark.parametrize(
     "subject",
     [
@@ -318,13 +302,6 @@ async def test_a_worker_that_signs_for_itself_is_refused(broker):
         )
 
 
-async def test_the_join_identity_can_only_ask_to_join(connect_joiner, bus):
-    joiner = await connect_joiner()
-    with pytest.raises(nats.errors.NoRespondersError):
-        await joiner.client.request(subjects.join("run"), b"{}", timeout=DEADLINE_S)
-    assert not joiner.denials
-
-
 @pytest.mark.parametrize(
     "subject",
     [
@@ -471,13 +448,6 @@ async def test_a_connection_has_a_limit_of_subscriptions(
         with contextlib.suppress(nats.errors.Error):  # nats-py closes on request
             await settle(member.client)
         assert "maximum subscriptions exceeded" in str(member.client.last_error)
-
-
-async def test_secrets_can_be_read_by_their_owner_only(broker, tmp_path):
-    folder = tmp_path / "state" / "broker"
-    assert folder.stat().st_mode & 0o077 == 0
-    for path in [folder / "nats.conf", folder / "broker.json", *(folder / "keys").iterdir()]:
-        assert path.stat().st_mode & 0o077 == 0, path
 
 
 async def _ignore(_):

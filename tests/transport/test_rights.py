@@ -14,7 +14,7 @@ import pytest
 
 from torchloom_core.floor.errors import StateError
 from torchloom_core.floor.files import private_folder, write_private
-from torchloom_core.live.transport.security import nats_jwt, rights
+from torchloom_core.live.transport.security import nats_jwt
 from torchloom_core.live.transport.security.credentials import Credentials, Keys
 
 OWN_COMMANDS = [
@@ -174,15 +174,6 @@ def test_the_subjects_between_the_accounts_are_listed(credentials, keys):
     assert passes(accounts["system"], "imports") + passes(accounts["system"], "exports") == []
 
 
-def test_imported_names_are_exported(credentials, keys):
-    accounts = trusted(credentials, keys)
-    for account in accounts.values():
-        for claim in account["imports"]:
-            shown = {(c["type"], c["subject"]) for c in accounts[claim["account"]]["exports"]}
-            everything = (claim["type"], rights.SERVICES)
-            assert shown & {(claim["type"], claim["subject"]), everything}
-
-
 def test_a_signing_key_gives_each_worker_its_own_name_and_incarnation_only(credentials, keys):
     accounts = trusted(credentials, keys)
     (scope,) = accounts["workers"]["signing_keys"]
@@ -208,26 +199,6 @@ def test_a_signing_key_gives_each_person_their_own_name_only(credentials, keys):
         ],
         256,
     )
-
-
-def test_only_the_run_and_system_accounts_sign_for_themselves(credentials, keys):
-    accounts = trusted(credentials, keys)
-    assert accounts["account"]["signing_keys"] == accounts["system"]["signing_keys"] == []
-
-
-def test_a_persons_credentials_only_say_the_name(credentials, keys):
-    scoped = {"issuer_account": "people"}
-    assert user(credentials.operator_creds.read_text(), keys) == ("operator", "operators", scoped)
-    alice = credentials.person_creds_text("alice", nats_jwt.new_seed("user"))
-    assert user(alice, keys) == ("alice", "operators", scoped)
-
-
-def test_a_workers_jwt_has_only_the_name_and_the_incarnation(credentials, keys):
-    key = nats_jwt.public_key(nats_jwt.new_seed("user"))
-    claims = claims_in(credentials.worker_jwt("g0-0", 7, key), keys)
-    assert (claims["name"], claims["iss"], claims["sub"]) == ("g0-0", "threadlets", key)
-    scoped = {"type": "user", "version": 2, "issuer_account": "workers"}
-    assert claims["nats"] == {**scoped, "tags": ["life:7"]}
 
 
 # --- storage of keys ---
@@ -292,14 +263,6 @@ def test_a_damaged_key_is_one_clear_line_whichever_it_is(credentials, tmp_path, 
     with pytest.raises(StateError, match=r"keys\.json: the keys are damaged: .") as caught:
         Credentials.find(tmp_path, "run")
     assert str(caught.value).startswith(str(keys_file(tmp_path)))
-
-
-@pytest.mark.parametrize("name", [*Keys.__struct_fields__[:8]])
-def test_an_empty_key_is_damaged_where_every_version_had_one(credentials, tmp_path, name):
-    found = json.loads(keys_file(tmp_path).read_text())
-    keys_file(tmp_path).write_text(json.dumps({**found, name: ""}))
-    with pytest.raises(StateError, match=r"keys\.json: the keys are damaged: "):
-        Credentials.find(tmp_path, "run")
 
 
 @pytest.mark.parametrize("lacks", [("people",), ("operators",), ("people", "operators")])

@@ -55,11 +55,7 @@ _LONGEST_COOKIE = 200
 
 
 class SessionKeys:
-    """Tokens, each valid once, and cookies that outlive the dashboard's process.
-
-    The key that signs cookies is stored in ``folder``: two dashboards of one folder accept each
-    other's cookies. StateError if it cannot be read or written.
-    """
+    """Tokens, each valid once, and cookies, which all dashboards of one ``folder`` accept."""
 
     def __init__(self, folder: Path, now_s: Callable[[], float] = time.time) -> None:
         self._key = _key(private_folder(folder) / "cookie.key")
@@ -88,17 +84,9 @@ class SessionKeys:
 
 def _key(path: Path) -> bytes:
     try:
-        return _read(path)
-    except FileNotFoundError:
-        write_private(path, secrets.token_hex(_KEY_BYTES))
-        return _read(path)
-
-
-def _read(path: Path) -> bytes:
-    try:
+        if not path.exists():
+            write_private(path, secrets.token_hex(_KEY_BYTES))
         key = bytes.fromhex(path.read_text(encoding="ascii"))
-    except FileNotFoundError:
-        raise
     except (OSError, ValueError) as error:
         raise StateError(f"{path}: cannot be read: {error}") from None
     if len(key) != _KEY_BYTES:
@@ -109,9 +97,8 @@ def _read(path: Path) -> bytes:
 class Auth:
     """Middleware in front of everything that the dashboard serves, pages and sockets.
 
-    ``hosts`` are the names by which browsers may reach it, an IPv6 address in brackets. Over TLS
-    (``secure``) the cookie is ``Secure``. ``on_entry`` is called after a link was used. The run's
-    name is in the cookie's: a browser may have the cookies of several runs.
+    ``hosts`` are the names by which browsers may reach it; ``on_entry`` is called after a link was
+    used. The run is in the cookie's name: a browser may have the cookies of several runs.
     """
 
     def __init__(

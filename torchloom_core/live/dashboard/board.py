@@ -199,10 +199,7 @@ class Board:
         return self._values[:count, column]
 
     def compared(self, metric: str, now_s: float) -> tuple[Floats, float | None]:
-        """Return each row's newest value, and the median of the ranks in training.
-
-        Of the metric by which slow ranks are found, both are as of the last comparison.
-        """
+        """Return each row's newest value, and the median of training ranks, as last compared."""
         values, slow = self.values(metric), self.slow
         if metric == slow.metric and not np.isnan(slow.median_s):
             values = values.copy()

@@ -19,26 +19,21 @@ class _Resolution:
     def __init__(self, span_s: float) -> None:
         self.span_s = span_s
         self._points: Floats = np.full((POINTS, 4), math.nan)
-        self._count = 0
+        self.count = 0
 
     def add(self, t_s: float, low: float, middle: float, high: float) -> None:
         begin_s = math.floor(t_s / self.span_s) * self.span_s
-        last = self._points[(self._count - 1) % POINTS]
-        if self._count and begin_s <= last[0]:
+        last = self._points[(self.count - 1) % POINTS]
+        if self.count and begin_s <= last[0]:
             last[1:] = np.fmin(last[1], low), middle, np.fmax(last[3], high)
             return
-        self._points[self._count % POINTS] = begin_s, low, middle, high
-        self._count += 1
+        self._points[self.count % POINTS] = begin_s, low, middle, high
+        self.count += 1
 
     def points(self) -> Floats:
-        if self._count <= POINTS:
-            return self._points[: self._count]
-        return np.roll(self._points, -(self._count % POINTS), axis=0)
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether it has all points since the beginning."""
-        return self._count <= POINTS
+        if self.count <= POINTS:
+            return self._points[: self.count]
+        return np.roll(self._points, -(self.count % POINTS), axis=0)
 
 
 class Downsampled:
@@ -59,6 +54,6 @@ class Downsampled:
         """
         for resolution in self._resolutions:
             points = resolution.points()
-            if resolution.is_whole or (len(points) and points[0, 0] <= t_s):
+            if resolution.count <= POINTS or (len(points) and points[0, 0] <= t_s):
                 break
         return points[points[:, 0] >= t_s]

@@ -9,7 +9,7 @@ import re
 from collections import Counter, OrderedDict
 from collections.abc import Mapping, Set
 from dataclasses import asdict, dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -99,24 +99,13 @@ class Story:
 
 @dataclass(frozen=True)
 class Line:
-    """Another event, in one line."""
+    """Another event in one line, or the id of a story that was merged into a newer one."""
 
     version: int
     at_s: float
     kind: str
     text: str
     worker: str = ""
-
-
-@dataclass(frozen=True)
-class Merged:
-    """A story that was merged into a newer one."""
-
-    version: int
-    id: str
-
-
-_Entry = TypeVar("_Entry", Line, Merged)
 
 
 class Record:
@@ -133,7 +122,7 @@ class Record:
         self._stories: OrderedDict[str, Story] = OrderedDict()
         self._lines: list[Line] = []
         self._logs: list[Line] = []
-        self._taken_in: list[Merged] = []
+        self._taken_in: list[Line] = []
         self._denied: dict[tuple[str, str, str, str], str] = {}
         self._status: dict[str, str] = {}
         self._at_risk: dict[str, frozenset[str]] = {}
@@ -189,7 +178,7 @@ class Record:
         """Return what has changed after ``version``, the oldest first, and all statistics."""
         stories = (story for story in self._stories.values() if story.version > version)
         return {
-            "merged": [one.id for one in _since(self._taken_in, version)],
+            "merged": [one.text for one in _since(self._taken_in, version)],
             "stories": [asdict(story) for story in stories],
             "lines": [asdict(line) for line in _since(self._lines, version)],
             "logs": [asdict(line) for line in _since(self._logs, version)],
@@ -276,7 +265,7 @@ class Record:
         if earlier is not None and earlier is not story:
             story.times += earlier.times
             self.version += 1
-            self._taken_in.append(Merged(self.version, earlier.id))
+            self._taken_in.append(Line(self.version, earlier.at_s, "merged", earlier.id))
             _cut(self._taken_in)
         self._stories[story.id] = story
         self._denied[same] = story.id
@@ -322,10 +311,7 @@ def _plain_lines(text: str) -> str:
 
 
 def _sort(story: Story) -> tuple[str, str, str, str]:
-    """Return what denials have in common that are one story.
-
-    For those that wait for approval, or are denied as another one waits, that is the reason, too.
-    """
+    """Return what denials have in common that are one story; if they wait, the reason, too."""
     return story.by, story.summary, story.rule, story.detail if story.rule == _WAITS else ""
 
 
@@ -333,13 +319,13 @@ def _is_waiting(story: Story) -> bool:
     return story.rule == _WAITS and not story.granted and not _ALREADY.match(story.detail)
 
 
-def _since(lines: list[_Entry], version: int) -> list[_Entry]:
+def _since(lines: list[Line], version: int) -> list[Line]:
     begin = len(lines)
     while begin and lines[begin - 1].version > version:
         begin -= 1
     return lines[begin:]
 
 
-def _cut(lines: list[_Entry]) -> None:
+def _cut(lines: list[Line]) -> None:
     if len(lines) > MOST_LINES + MOST_LINES // 4:
         del lines[: len(lines) - MOST_LINES]

@@ -33,11 +33,10 @@ _LONGEST_GAP_S = 5.0
 
 
 class RunState:
-    """The state of a run.
+    """The state of a run; ``trouble`` is why the Weaver does not answer at the moment.
 
-    ``status`` is the Weaver's last, without the workers; ``trouble`` is why it does not answer at
-    the moment. ``knobs_version`` changes whenever ``knobs`` do. ``started_s`` is when the record
-    began, seconds since the epoch, 0 if unknown.
+    ``knobs_version`` changes whenever ``knobs`` do. ``started_s`` is when the record began, seconds
+    since the epoch, 0 if unknown.
     """
 
     is_recorded = False

@@ -92,7 +92,6 @@ async def _serve(
 
 
 async def _watch(state: Live | RecordedRun, backtest: Backtest) -> None:
-    """Show the newest backtest, for ever."""
     while True:
         state.backtest = await asyncio.to_thread(backtest.shown)
         await asyncio.sleep(LOOK_EVERY_S)

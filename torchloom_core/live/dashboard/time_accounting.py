@@ -130,8 +130,7 @@ class TimeAccount:
             # All steps but the first began since the last update: a stall belongs to one at most.
             stood_s = np.maximum(took_s - interval_s, 0.0)
             worth_s = np.minimum(
-                self._worth(took_s, steps),
-                self._worth(stood_s, 1) + np.minimum(took_s, interval_s),
+                self._worth(took_s, steps), self._worth(stood_s, 1) + np.minimum(took_s, interval_s)
             )
             self._usual_s.append(float(np.median(took_s / steps)))
             self._totals[USEFUL] += float(worth_s.sum())

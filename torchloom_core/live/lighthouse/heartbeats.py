@@ -137,11 +137,7 @@ def _plain(host: str) -> str:
 
 
 class Heartbeats:
-    """The heartbeat calls of all groups.
-
-    An answer is delayed by ``hold_s``; with 0 the end of a sender is not detected. ``ended`` is
-    called with the replica id of a group that has ended.
-    """
+    """The heartbeat calls of all groups; with a ``hold_s`` of 0 the end of one is not detected."""
 
     def __init__(
         self,
@@ -157,13 +153,13 @@ class Heartbeats:
         self._newest_calls: dict[str, object] = {}
         self._held_back: set[asyncio.Future[None]] = set()
         self._gaps: dict[str, HeartbeatGaps] = {}
-        self._connections = GroupConnections()
+        self.connections = GroupConnections()
 
     async def take(self, replica_id: str, peer: str) -> None:
         """Note that a group is alive, and return late, to detect if it ends meanwhile."""
         if not self._hold_s:
             self._electorate.beat(replica_id, self._now_s())
-        elif self._connections.is_own(replica_id, peer):
+        elif self.connections.is_own(replica_id, peer):
             await self._take_own(replica_id)
         else:
             await self._take_another(replica_id, peer)
@@ -177,7 +173,7 @@ class Heartbeats:
             await self._hold_back()
         except asyncio.CancelledError:
             is_newest = self._newest_calls.get(replica_id) is call
-            if is_newest and not self._connections.move(replica_id):  # it has not reconnected
+            if is_newest and not self.connections.move(replica_id):  # it has not reconnected
                 self._end(replica_id)
             raise
         finally:
@@ -189,19 +185,15 @@ class Heartbeats:
     async def _take_another(self, replica_id: str, peer: str) -> None:
         """Take a heartbeat over a connection that is not the group's own, but may become it."""
         try:
-            with self._connections.another(replica_id, peer):
+            with self.connections.another(replica_id, peer):
                 await self._hold_back()
         except asyncio.CancelledError:
-            if self._connections.is_own(replica_id, peer):
+            if self.connections.is_own(replica_id, peer):
                 self._end(replica_id)
             raise
         speaks = replica_id in self._newest_calls or replica_id not in self._gaps
-        if not speaks and self._connections.is_own(replica_id, peer):  # by now
+        if not speaks and self.connections.is_own(replica_id, peer):  # by now
             self._gaps[replica_id].begin()
-
-    def note_request(self, replica_id: str, peer: str) -> None:
-        """Remember the connection of a group's quorum request."""
-        self._connections.note_request(replica_id, peer)
 
     def exclude(self, asleep_s: float, now_s: float) -> None:
         """Exclude a time in which the lighthouse did not run from all gaps."""
@@ -214,15 +206,15 @@ class Heartbeats:
         due = [(r, gaps) for r, gaps in self._gaps.items() if gaps.is_due(now_s)]
         there = far_ends() if due else None
         for replica_id, gaps in due:
-            is_gone = there is not None and self._connections.is_gone(replica_id, there)
-            if is_gone and self._connections.move(replica_id):  # it uses another one by now
+            is_gone = there is not None and self.connections.is_gone(replica_id, there)
+            if is_gone and self.connections.move(replica_id):  # it uses another one by now
                 gaps.end()
                 self._electorate.beat(replica_id, now_s)
             elif is_gone or gaps.is_over(now_s):
                 self._end(replica_id)
             elif replica_id not in self._electorate.heartbeats:
                 self._forget(replica_id)
-        self._connections.forget_all_but(self._electorate.heartbeats.keys())
+        self.connections.forget_all_but(self._electorate.heartbeats.keys())
 
     def close(self) -> None:
         """Answer all delayed heartbeats, so that our shutdown does not look like their end."""
@@ -246,7 +238,7 @@ class Heartbeats:
 
     def _forget(self, replica_id: str) -> None:
         self._gaps.pop(replica_id, None)
-        self._connections.forget(replica_id)
+        self.connections.forget(replica_id)
 
 
 def _wake(waits: asyncio.Future[None]) -> None:

@@ -48,11 +48,10 @@ class Quorum(NamedTuple):
 
 
 class SavedState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The state that a lighthouse leaves to its next process.
+    """The state that a lighthouse leaves to its next process; ``members`` are None at first.
 
-    ``members`` of the last quorum are None before the first; ``aside``, ``held`` and ``order`` were
-    set by steering. ``is_reordered``: the order has changed since the last quorum, so the next gets
-    a new id, and all members reconfigure their process groups.
+    ``is_reordered``: the order has changed since the last quorum, so the next gets a new id, and
+    all members reconfigure their process groups.
     """
 
     quorum_id: Count

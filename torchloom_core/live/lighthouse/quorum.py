@@ -33,11 +33,10 @@ _SILENT_S = 0.3
 class Electorate:
     """The replica groups that a lighthouse knows, and the last quorum.
 
-    ``saved`` is the state of the previous process, ``requests`` those of the last quorum's members,
-    if known. A new quorum has at least ``lowest_id``: the previous process may have used ids that
-    it could not save. ``members`` are None before the first quorum. ``heartbeats`` has the time of
-    each healthy group's last one, the oldest first, ``requests`` the groups that wait, in order.
-    Ranks follow ``order``, names of replicas; empty: torchft's order.
+    A new quorum has at least ``lowest_id``: the previous process may have used ids that it could
+    not save. ``members`` are None before the first quorum. ``heartbeats`` has the time of each
+    healthy group's last one, the oldest first, ``requests`` the groups that wait, in order. Ranks
+    follow ``order``, names of replicas; empty: torchft's order.
     """
 
     def __init__(

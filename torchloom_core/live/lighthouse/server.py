@@ -52,10 +52,9 @@ _LONGEST_HOLD_S = 2.0
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """The options of a lighthouse; times in seconds.
 
-    There is no page at an empty ``status_bind``. ``hold_s``, the delay of the answer to a
-    heartbeat, is by default 2 s or 0.4 of the heartbeat timeout. A ``standby`` waits until the
-    lighthouse that uses this state has ended. Without a state it waits for the groups in
-    ``expect``. With an empty ``url`` the Weaver cannot steer.
+    ``hold_s``, the delay of the answer to a heartbeat, is by default 2 s or 0.4 of the heartbeat
+    timeout. Without a state it waits for the groups in ``expect``; a ``standby`` waits until the
+    lighthouse that uses the state has ended.
     """
 
     bind: str
@@ -103,21 +102,13 @@ async def serve(settings: Settings, ready: Callable[[str], None]) -> None:
         saved, epoch = found or (SavedState(quorum_id=lowest_id), 0)
         now_s = time.monotonic()
         electorate = Electorate(
-            settings.rules,
-            saved,
-            now_s,
-            requests=last_requests(state, saved),
-            lowest_id=lowest_id,
+            settings.rules, saved, now_s, requests=last_requests(state, saved), lowest_id=lowest_id
         )
         if found is None:
             electorate.delay_until(now_s + _LISTEN_S)
             electorate.expect(settings.expect, now_s + settings.rules.join_timeout_s)
         service = Service(
-            electorate,
-            hold_s=hold_s,
-            tick_s=settings.tick_s,
-            state=state,
-            epoch=epoch,
+            electorate, hold_s=hold_s, tick_s=settings.tick_s, state=state, epoch=epoch
         )
 
         def end_if_empty() -> None:
@@ -206,8 +197,6 @@ def _page_listener(bind: str) -> socket.socket | None:
     except OSError as error:
         why = error.strerror or error
         _log.warning(
-            "--status_bind: cannot listen on %s: %s; the page is on the main port only",
-            bind,
-            why,
+            "--status_bind: cannot listen on %s: %s; the page is on the main port only", bind, why
         )
         return None

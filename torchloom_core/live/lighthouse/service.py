@@ -55,9 +55,8 @@ class Service:
     """torchft's ``LighthouseService`` over an electorate.
 
     ``last`` is the last quorum formed by this process, at ``formed_s`` of the monotonic clock;
-    ``epoch`` that of the last Weaver that steered, saved with the state. ``on_change`` is called
-    after each possible change of the view; ``caller`` returns the client of a connection, by gRPC's
-    name.
+    ``epoch`` that of the last Weaver that steered. ``on_change`` is called when the view may
+    change.
     """
 
     def __init__(
@@ -121,7 +120,7 @@ class Service:
             waiter = self._waiters[replica_id] = _Waiter(member, answer)
         waiter.member = member
         waiter.calls += 1
-        self._heartbeats.note_request(replica_id, self.caller(context.peer()))
+        self._heartbeats.connections.note_request(replica_id, self.caller(context.peer()))
         self.electorate.request(member, self.now_s())
         self.advance()
         try:

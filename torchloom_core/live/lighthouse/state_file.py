@@ -50,6 +50,7 @@ class StateFile:
 
     def __init__(self, path: Path, run: str) -> None:
         self._path = path
+        self._last = path.with_name(f"{path.name}.last")
         self._run = run
         self._lock: int | None = None
         self._saved: bytes = b""
@@ -138,10 +139,6 @@ class StateFile:
             return self._last.read_bytes() if self._last.is_file() else b""  # a pipe would block
         except OSError:
             return b""
-
-    @property
-    def _last(self) -> Path:
-        return self._path.with_name(f"{self._path.name}.last")
 
     def close(self) -> None:
         """Release the lock."""

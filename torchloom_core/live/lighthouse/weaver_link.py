@@ -67,7 +67,6 @@ class WeaverLink:
         return True
 
     def _view(self) -> LighthouseView:
-        """Return the present view."""
         electorate, now_s = self._service.electorate, self._service.now_s()
         return LighthouseView(
             run=self._run,
@@ -106,7 +105,7 @@ class WeaverLink:
 
     async def _talk(self, link: Connection) -> None:
         await link.client.subscribe(subjects.steer(self._run), cb=self._take)
-        await link.client.subscribe(subjects.roll_call(self._run), cb=self._called)
+        await link.client.subscribe(subjects.roll_call(self._run), cb=self._publish_again)
         await self._publish(link)
 
     async def _connected(self) -> Connection:
@@ -141,11 +140,7 @@ class WeaverLink:
             except TimeoutError:
                 continue
 
-    async def _called(self, _: Msg) -> None:
-        """Answer the roll call of a Weaver that has just started."""
-        await self._publish_again()
-
-    async def _publish_again(self) -> None:
+    async def _publish_again(self, _: Msg | None = None) -> None:
         self._published = None
         self.changed()
 

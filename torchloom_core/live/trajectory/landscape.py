@@ -55,10 +55,7 @@ class Landscape(Pieces):
         return [(share, loss) for share, loss in found if loss is not None]
 
     def drawn_cells(self) -> list[list[float]]:
-        """Return ``(side, side)`` losses, NaN where there is none.
-
-        A cell that was not computed has the loss of the coarser cell that contains it.
-        """
+        """Return ``(side, side)`` losses, for missing cells those of the coarser one, or NaN."""
         side = self.plane.side if self.plane else 0
         return [[self._coarse(row, column, side) for column in range(side)] for row in range(side)]
 

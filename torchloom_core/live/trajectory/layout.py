@@ -73,7 +73,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     ``outputs``: the record is complete once ``n`` reaches their number. ``ts_ns`` is when the input
     was received, nanoseconds since the Unix epoch. ``kind`` is the message's tag, ``body`` the
     message as JSON; ``id``, ``cause`` and ``worker`` are those of
-    :func:`~torchloom_core.live.trajectory.links.links_of`.
+    :func:`~torchloom_core.live.trajectory.writer.links_of`.
     """
 
     seq: Count

@@ -26,11 +26,9 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 class ReplayReport(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a replay, which ends at the end, the first difference or the first ``gap``.
 
-    Beyond inputs that were not recorded nothing can be replayed.
-
-    ``inputs`` counts all inputs, ``telemetry`` the batches among them; ``outputs`` counts the
-    outputs that were equal bit for bit, ``verdicts`` the verdicts among them. For a record of an
-    older version only decisions are compared, as texts may have changed since.
+    ``inputs`` include ``telemetry``. ``outputs`` counts those that were equal bit for bit,
+    ``verdicts`` the verdicts among them. For a record of an older version only decisions are
+    compared.
     """
 
     inputs: int

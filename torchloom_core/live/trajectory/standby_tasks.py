@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict, deque
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Self
 
 import msgspec
 
@@ -24,10 +24,8 @@ one worker cannot displace the notes of others."""
 class Pieces(ABC):
     """The pieces so far of the newest standby task of a kind; several standbys may share it.
 
-    ``kind`` is that of the notes with the pieces, ``verb`` that of the commands that request them,
-    ``piece`` the type of a decoded one. ``version`` changes with each new piece, ``restarts`` when
-    earlier ones no longer count. ``standby_task`` is the verdict that the commands come from, empty
-    before the first piece; ``commands`` has the reporting worker of each command.
+    ``kind`` is that of its notes, ``verb`` that of its commands, ``piece`` the type of a decoded
+    one. ``version`` changes with each new piece, ``restarts`` when earlier ones no longer count.
     """
 
     kind: ClassVar[str]
@@ -125,11 +123,8 @@ class Pieces(ABC):
             self.add(piece, progress.command)
 
 
-class _Command(NamedTuple):
-    command: str
-    worker: str
-    incarnation: int
-    verb: str
+_Command = tuple[str, str, int, str]
+"""A command's id, its worker and incarnation, and its verb."""
 
 
 class StandbyTasks:
@@ -151,7 +146,7 @@ class StandbyTasks:
         self, command: str, worker: str, incarnation: int, verb: str, standby_task: str
     ) -> None:
         """Note that the Weaver sent a command to an incarnation for a standby task's verdict."""
-        key = _Command(command, worker, incarnation, verb)
+        key = command, worker, incarnation, verb
         if verb not in self._verbs or key in self._commands:
             return
         if len(self._commands) == _MOST_COMMANDS:
@@ -178,7 +173,7 @@ class StandbyTasks:
             progress = msgspec.convert(note.fields, PieceNote)
         except UNREADABLE:
             return
-        key = _Command(progress.command, note.worker, note.incarnation, pieces.verb)
+        key = progress.command, note.worker, note.incarnation, pieces.verb
         if key not in self._commands:
             self._add_early(msgspec.structs.replace(note, fields=msgspec.structs.asdict(progress)))
             return

@@ -1,10 +1,16 @@
-"""Record an epoch of the Weaver as it runs; the Weaver daemon calls it."""
+"""Record an epoch of the Weaver as it runs; the Weaver daemon calls it.
+
+Records refer to each other by the id, cause and worker of every message. An output also follows
+from the input with the same ``seq``. The ids of exits and notes are those of
+:class:`~torchloom_core.wire.events.Fault`, on which proposals rest.
+"""
 
 import fcntl
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -12,14 +18,29 @@ from torchloom_core import __version__
 from torchloom_core.config.schema import Config
 from torchloom_core.floor.errors import StateError
 from torchloom_core.floor.server_urls import shown
+from torchloom_core.live.kernel.actions.kinds import kind_of
 from torchloom_core.live.trajectory.columns import TelemetryStream
 from torchloom_core.live.trajectory.layout import META, Line, Meta, epoch_folder, state_error
-from torchloom_core.live.trajectory.links import links_of
 from torchloom_core.live.trajectory.parts import PartWriter, repair, sync_folder
+from torchloom_core.wire.actions import Action
 from torchloom_core.wire.codec import encode
-from torchloom_core.wire.decisions import Output
-from torchloom_core.wire.events import Input, RecordingGap
-from torchloom_core.wire.messages import Telemetry
+from torchloom_core.wire.commands import Ack
+from torchloom_core.wire.decisions import (
+    CommandStatus,
+    ForecastWanted,
+    Issue,
+    KnobDesired,
+    Notice,
+    Outcome,
+    Output,
+    Proposed,
+    Reply,
+    Verdict,
+    Withdrawal,
+)
+from torchloom_core.wire.events import DeliveryStatus, Forecast, Input, NodeFault, RecordingGap
+from torchloom_core.wire.messages import Exit, Hello, Note, Telemetry
+from torchloom_core.wire.requests import Approve, Deny, Propose, Request
 
 PART_BYTES = 64 << 20
 BUFFER_BYTES = 32 << 20
@@ -36,10 +57,9 @@ class TrajectoryWriter:
     """The record of one epoch: every kernel input, and all of its outputs.
 
     Records are buffered until :meth:`flush`, which has to precede acting on an output. After a
-    failed write recording is ``paused``, the reason in one line: the files end with a complete
-    record, and inputs are dropped until :meth:`resume`. A file gets a new part at ``part_bytes``;
-    ``plugins`` are the versions of the active ones by name. StateError if the folder cannot be
-    written, or has this epoch already.
+    failed write recording is ``paused``: the files end with a complete record, and inputs are
+    dropped until :meth:`resume`. StateError if the folder cannot be written, or has this epoch
+    already.
     """
 
     def __init__(
@@ -224,3 +244,52 @@ def _begin(folder: Path, meta: Meta) -> int:
     sync_folder(folder)
     sync_folder(folder.parent)
     return lock
+
+
+class Links(NamedTuple):
+    """The three columns by which records are joined; empty if not applicable."""
+
+    id: str = ""
+    cause: str = ""
+    worker: str = ""
+
+
+def links_of(message: Input | Output) -> Links:
+    """Return the columns of one message."""
+    match message:
+        case Hello() | Notice():
+            return Links(worker=message.worker)
+        case Exit(worker=worker, incarnation=incarnation):
+            return Links(id=f"{worker}/exit:{incarnation}", worker=worker)
+        case Note(worker=worker, kind=kind, ts_ns=ts_ns):
+            return Links(id=f"{worker}/{kind}:{ts_ns}", worker=worker)
+        case DeliveryStatus(delivery=id) | NodeFault(id=id):
+            return Links(id=id)
+        case Ack() | Withdrawal():
+            return Links(cause=message.command, worker=message.worker)
+        case Forecast() | ForecastWanted():
+            return Links(id=message.id)
+        case Request(id=id, want=Approve(proposal=proposal) | Deny(proposal=proposal)):
+            return Links(id=id, cause=proposal)
+        case Request(id=id, want=Propose(action=action)):
+            return Links(id=id, worker=_worker_of(action))
+        case Request():
+            return Links(id=message.id)
+        case Proposed(id=id, proposal=proposal):
+            return Links(id, " ".join(proposal.cause), _worker_of(proposal.action))
+        case Verdict(proposal=cause, action=action) | Outcome(verdict=cause, action=action):
+            return Links(cause=cause, worker=_worker_of(action))
+        case CommandStatus():
+            return Links(message.command, message.cause, message.worker)
+        case Issue(command=command):
+            return Links(command.id, command.cause, command.worker)
+        case KnobDesired():
+            return Links(worker=message.worker or "")
+        case Reply():
+            return Links(cause=message.request)
+        case _:
+            return Links()
+
+
+def _worker_of(action: Action) -> str:
+    return kind_of(action).subject(action).worker

@@ -64,30 +64,27 @@ class NatsBus:
         self,
         link: Connection,
         another: Callable[..., Awaitable[Connection]],
-        streams: JetStream,
-        reports: ReportFeed,
-        bulk: ReportFeed,
-        state: StateBucket,
         run: str,
         clock: Clock,
     ) -> None:
         self._link = link
         self._another = another
+        self._run = run
+        self._clock = clock
         self._service_links: list[Connection] = []
         self._services: list[Service] = []
         self._turns = Turns()
-        self._streams = streams
-        self.reports = reports
-        self._bulk = bulk
-        self.state = state
-        self._run = run
-        self._clock = clock
+        self._streams = JetStream(link, run)
+        self.state = StateBucket(link, run, self._streams)
+        feed_of = partial(ReportFeed, link, self._streams.context)
+        self.reports = feed_of(subjects.report_stream(run), f"{_inbox(run)}.reports")
+        self._bulk = feed_of(subjects.bulk_stream(run), f"{_inbox(run)}.bulk", _BULK_IN_FLIGHT)
         self._inlet: Inlet | None = None
         self._superseded: Callable[[int], None] | None = None
         self._outbox: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue(_OUTBOX_MESSAGES)
         self._posting = asyncio.create_task(self._post())
         self.unpublished = 0
-        self.owner = Ownership(link, f"{_inbox(run)}.owner", state)
+        self.owner = Ownership(link, f"{_inbox(run)}.owner", self.state)
 
     @classmethod
     async def connect(
@@ -98,11 +95,7 @@ class NatsBus:
         clock: Clock | None = None,
         patience_s: float = 0.0,
     ) -> "NatsBus":
-        """Connect to the broker, reconnecting without end, and make the streams and the bucket.
-
-        An unreachable broker is an error only after ``patience_s``. BrokerError if it is
-        unreachable, refuses the credentials, is too old, or has JetStream off.
-        """
+        """Connect, then make streams and bucket; BrokerError if not within ``patience_s``."""
         another = partial(
             Connection.open,
             url,
@@ -111,21 +104,16 @@ class NatsBus:
             inbox_prefix=_inbox(run),
             patience_s=patience_s,
         )
-        link = await another()
-        streams = JetStream(link, run)
-        state = StateBucket(link, run, streams)
+        bus = cls(await another(), another, run, clock or SystemClock())
         try:
-            await streams.check(shown(url))
-            await streams.make()
-            await state.make()
-            feed_of = partial(ReportFeed, link, streams.context)
-            reports = feed_of(subjects.report_stream(run), f"{_inbox(run)}.reports")
-            bulk = feed_of(subjects.bulk_stream(run), f"{_inbox(run)}.bulk", _BULK_IN_FLIGHT)
-            await reports.look_for_others()
+            await bus._streams.check(shown(url))
+            await bus._streams.make()
+            await bus.state.make()
+            await bus.reports.look_for_others()
         except BrokerError:
-            await link.close()
+            await bus.close()
             raise
-        return cls(link, another, streams, reports, bulk, state, run, clock or SystemClock())
+        return bus
 
     @property
     def is_connected(self) -> bool:
@@ -163,10 +151,7 @@ class NatsBus:
     async def send(
         self, commands: Sequence[Command], is_wanted: Callable[[str], bool] = lambda _: True
     ) -> None:
-        """Store commands for their workers; one that is sent again is stored only once.
-
-        An attempt leaves out commands for which ``is_wanted(id)`` is false by then.
-        """
+        """Store commands once each; an attempt leaves out those that ``is_wanted(id)`` denies."""
         await self._streams.send(commands, is_wanted)
 
     async def withdraw(self, worker: str, commands: Iterable[str]) -> None:
@@ -225,7 +210,7 @@ class NatsBus:
             if verbs:
                 chosen = {verb: handlers[verb] for verb in handlers if verb in verbs}
                 # A connection each, so that a flood of requests cannot block the kill switch.
-                service_link = await self._service_link(operator.Gate(self._clock.now_ns).admits)
+                service_link = await self._service_link(operator.gate(self._clock.now_ns))
                 service = await operator.serve(service_link.client, self._run, chosen, self._turns)
                 self._services.append(service)
                 await service_link.settle()

@@ -70,11 +70,7 @@ class Connection:
         patience_s: float = 0.0,
         admits: Admits | None = None,
     ) -> "Connection":
-        """Connect to the server at ``url``, retrying for ``patience_s``.
-
-        ``admits(subject, bytes)`` is whether a message of that size is accepted. BrokerError if the
-        server is unreachable, refuses the credentials, or is too old.
-        """
+        """Connect within ``patience_s``, or raise BrokerError; ``admits`` filters messages."""
         if creds is not None:
             _check_creds(creds)
         clock = asyncio.get_running_loop()
@@ -139,11 +135,7 @@ class Connection:
             self._denied = None
 
     async def settle(self) -> None:
-        """Return once the server has handled all that was published and subscribed so far.
-
-        Subscriptions are restored after a reconnect. BrokerError if there is no answer after
-        ``RETRY_S``.
-        """
+        """Return once the server has handled all so far; BrokerError after ``RETRY_S``."""
         await self.persist("wait for the server", self._flush)
 
     async def close(self) -> None:

@@ -66,10 +66,10 @@ class Inlet:
         self._take(msg, self._telemetry, decode_telemetry, self._batches)
 
     def take_report(self, msg: Msg, delivered_before: bool = False) -> bool:
-        """Take one ack, hello, exit or note; return False to have it redelivered.
+        """Take one ack, hello, exit or note; False: redeliver it.
 
-        A hello that was delivered to an earlier Weaver (``delivered_before``) is ignored: a
-        Weaver that starts requests new ones.
+        A hello that was ``delivered_before`` to an earlier Weaver is ignored: new ones are
+        requested.
         """
         if msg.subject.startswith(self._ack):
             return self._take(msg, self._ack, decode_ack, self._reports)

@@ -258,10 +258,7 @@ class JetStream:
                 raise
 
     async def publish(self, task: str, messages: Iterable[Message]) -> list[int]:
-        """Publish in batches, awaiting acks per batch; repeat a batch if an ack is missing.
-
-        Returns the sequence number of each in the stream. ``task`` names it in errors.
-        """
+        """Publish in batches, each again if an ack is missing; return the sequence numbers."""
         rest, places = iter(messages), list[int]()
         while batch := list(itertools.islice(rest, AT_ONCE)):
             places += await self._link.persist(task, partial(self._publish_all, batch))

@@ -15,7 +15,7 @@ from nats.micro.service import Service, ServiceConfig
 from torchloom_core.floor.errors import MessageError, RequestError, TorchloomError
 from torchloom_core.floor.plain_text import RateLimitedLog
 from torchloom_core.floor.server_urls import shown
-from torchloom_core.live.transport.connection import Connection
+from torchloom_core.live.transport.connection import Admits, Connection
 from torchloom_core.live.transport.quota import Quota, Turns
 from torchloom_core.live.transport.security.nats_jwt import user_name
 from torchloom_core.wire import subjects
@@ -37,22 +37,19 @@ Handler = Callable[[bytes, str], Awaitable[bytes]]
 """Answers the body of a request; the second argument is the person's name."""
 
 
-class Gate:
-    """Admits requests within each person's rate limit; others are logged and not answered."""
+def gate(now_ns: Callable[[], int]) -> Admits:
+    """Return what admits requests within each person's rate limit; others are only logged."""
+    quota, limited_log = Quota(**_REQUESTS), RateLimitedLog(_log)
 
-    def __init__(self, now_ns: Callable[[], int]) -> None:
-        self._now_ns = now_ns
-        self._quota = Quota(**_REQUESTS)
-        self._limited_log = RateLimitedLog(_log)
-
-    def admits(self, subject: str, size: int) -> bool:
-        """Return whether a request of ``size`` bytes, or a query about the service, is admitted."""
+    def admits(subject: str, size: int) -> bool:
         person, verb = subjects.person_and_verb(subject)
-        if self._quota.takes(person, self._now_ns(), size):
+        if quota.takes(person, now_ns(), size):
             return True
         text = f"{person[:_SHOWN]} sends too many requests ({verb[:_SHOWN]}): not answered"
-        self._limited_log.add(person, text)
+        limited_log.add(person, text)
         return False
+
+    return admits
 
 
 async def serve(client: Client, run: str, handlers: Mapping[str, Handler], turns: Turns) -> Service:

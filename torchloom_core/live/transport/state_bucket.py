@@ -5,7 +5,6 @@ import re
 import time
 from collections.abc import Mapping
 from functools import partial
-from typing import NamedTuple
 
 import nats.js.errors
 from nats.aio.msg import Msg
@@ -46,13 +45,6 @@ _READ_S = 10.0
 """How long the server keeps the consumer of a reader that was cut off."""
 
 
-class Left(NamedTuple):
-    """The last Weaver's state: its epoch, 0 if there was none, and its entries."""
-
-    epoch: int
-    entries: dict[str, bytes]
-
-
 class StateBucket:
     """The key-value bucket of one run: the Weaver's state, by epoch; ``epoch`` is the own one."""
 
@@ -83,13 +75,13 @@ class StateBucket:
         )
         await self._streams.publish("store the state", messages)
 
-    async def left(self) -> Left:
-        """Return the state of the last epoch that completed its take-over."""
+    async def left(self) -> tuple[int, dict[str, bytes]]:
+        """Return the last epoch that completed its take-over, 0 if none, and its state."""
         whole, self._whole_revision = await self._link.persist(
             f"read key {WHOLE_KEY}", lambda: self._entry(WHOLE_KEY)
         )
         epoch = _whole_number(WHOLE_KEY, whole)
-        return Left(epoch, await self.items(str(epoch)) if epoch else {})
+        return epoch, await self.items(str(epoch)) if epoch else {}
 
     async def take_over(self) -> None:
         """Mark this epoch's entries as the whole state, and delete those of other epochs.

@@ -16,11 +16,7 @@ def admitted(
     min_groups: int,
     warn: Callable[[str, str], None],
 ) -> JoinReply:
-    """Return the Weaver's answer to a worker's join request.
-
-    Without an embedded broker there is no ``enrolment``: the worker needs no credentials from us.
-    ``training`` are the replica groups that train; ``warn(key, text)`` is rate-limited by key.
-    """
+    """Return the answer to a join request; without ``enrolment`` a worker needs no credentials."""
     if fault := version_fault(request.v):
         warn(request.worker, f"may not join: {fault}")
         return JoinReply(error=fault)

@@ -32,7 +32,7 @@ from torchloom_core.live.weaver.effectors import Effectors
 from torchloom_core.live.weaver.epoch_rise import EpochWatch
 from torchloom_core.live.weaver.operator_service import OperatorService
 from torchloom_core.live.weaver.outbox import Outbox, WorkerClocks
-from torchloom_core.live.weaver.predictor_runner import PredictorRunner
+from torchloom_core.live.weaver.plugin_threads import PredictorRunner
 from torchloom_core.live.weaver.recording import Recording
 from torchloom_core.live.weaver.recovery import same_input
 from torchloom_core.live.weaver.report_watch import ReportWatch

@@ -17,7 +17,7 @@ from torchloom_core.interface.foreign import one_line
 from torchloom_core.live.trajectory.summaries import summarise
 from torchloom_core.live.transport import NatsBus
 from torchloom_core.live.weaver.outbox import Outbox
-from torchloom_core.live.weaver.own_thread import in_own_thread
+from torchloom_core.live.weaver.plugin_threads import in_own_thread
 from torchloom_core.wire.decisions import Output
 from torchloom_core.wire.events import DeliveryResult, DeliveryStatus
 from torchloom_core.wire.steering import Steer

@@ -24,11 +24,7 @@ _AHEAD = 1000
 
 
 class EpochRises:
-    """Counts how often one process has raised its epoch because of workers' reports.
-
-    The next epoch has to be higher than ``above``. It stays within ten years of what this host's
-    clock gives, so that a later Weaver can exceed it even if a worker forged its report.
-    """
+    """Counts how often a process has raised its epoch; the next one has to be above ``above``."""
 
     def __init__(self, clock_epoch: Callable[[], int] = epoch_by_the_clock) -> None:
         self._clock_epoch = clock_epoch
@@ -48,11 +44,7 @@ class EpochRises:
 
 
 class EpochWatch:
-    """Compares the epochs that workers and the lighthouse have obeyed with this Weaver's.
-
-    An epoch above ``believed`` is not believed. ``newest`` returns the one claimed last in the
-    bucket; ``end`` ends this Weaver; ``warn(key, text)`` logs, rate-limited by key.
-    """
+    """Compares the epochs that workers and the lighthouse have obeyed with this Weaver's."""
 
     def __init__(
         self,

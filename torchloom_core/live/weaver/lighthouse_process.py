@@ -78,11 +78,10 @@ class LighthouseProcess:
     async def start(
         self, url: str, creds: Path | None, expected: Callable[[], Iterable[str]]
     ) -> None:
-        """Adopt the lighthouse that runs on this state folder, or start one.
+        """Adopt the lighthouse that runs on this state folder, or start one; or LighthouseError.
 
         ``url`` and ``creds`` are the broker's, for the lighthouse. One without state waits for the
-        replica groups that ``expected`` returns. LighthouseError if it ends at once, or is not
-        ready in time; StateError if the state folder cannot be written.
+        replica groups that ``expected`` returns.
         """
         if find_spec("grpc") is None:
             raise LighthouseError('lighthouse: pip install "torchloom[lighthouse]"')

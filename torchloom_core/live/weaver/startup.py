@@ -182,9 +182,9 @@ class _Process:
         """Return a Weaver that has taken over, or None if the state has to be read again."""
         config, folder = self._config, run_folder(self._state_dir, self._run)
         epoch = await bus.state.claim_epoch(above=max(newest_epoch(folder), self._rises.above))
-        left = await bus.state.left()
-        inheritance = Inheritance(left.entries, f"bucket {subjects.bucket(self._run)}")
-        inheritance.follow(folder, left.epoch)
+        last_epoch, entries = await bus.state.left()
+        inheritance = Inheritance(entries, f"bucket {subjects.bucket(self._run)}")
+        inheritance.follow(folder, last_epoch)
         versions, now_ns = plugins.versions, clock.now_ns()
         trajectory = TrajectoryWriter(folder, self._run, epoch, config, versions, now_ns)
         async with AsyncExitStack() as attempt:
@@ -203,11 +203,7 @@ class _Process:
 def write_join_file(
     state_dir: Path, config: Config, url: str, broker: EmbeddedBroker | None
 ) -> None:
-    """Write the file by which trainers find a Weaver, readable by its owner alone.
-
-    ``url`` is the broker's, as reached from this host. With your own server (no ``broker``) workers
-    do not enrol. StateError if it cannot be written, or the config's credentials cannot be read.
-    """
+    """Write the file by which trainers find a Weaver, readable by its owner; or StateError."""
     settings = config.broker
     creds = settings.worker_creds or settings.creds
     try:

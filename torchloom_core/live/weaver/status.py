@@ -21,7 +21,6 @@ from torchloom_core.live.kernel.plugins.host import ActivePlugins
 from torchloom_core.live.trajectory.summaries import summarise
 from torchloom_core.wire.actions import name_of
 from torchloom_core.wire.decisions import PolicyFailed
-from torchloom_core.wire.events import PredictorFailed
 from torchloom_core.wire.operator import (
     AtRisk,
     CrashLoop,
@@ -291,11 +290,9 @@ def _plugins(kernel: Kernel, plugins: ActivePlugins, now_ns: int) -> list[Plugin
             detail = _no_forecast(kernel, name, predictor, now_ns)
         rows.append(PluginStatus(name=name, kind="predictor", state=state, detail=detail))
     for failed in plugins.failed:
-        kind, name = "predictor", ""
-        match failed:
-            case PolicyFailed(policy=name):
-                kind = "policy"
-            case PredictorFailed(predictor=name):
-                pass
+        if isinstance(failed, PolicyFailed):
+            kind, name = "policy", failed.policy
+        else:
+            kind, name = "predictor", failed.predictor
         rows.append(PluginStatus(name=name, kind=kind, state="quarantined", detail=failed.detail))
     return rows

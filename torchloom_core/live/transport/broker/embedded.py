@@ -61,11 +61,7 @@ class _Record(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EmbeddedBroker:
-    """A nats-server with JetStream, its files and its keys in ``broker`` under the state folder.
-
-    With port 0 it takes any free one at the first start, the same one afterwards. ``launched`` is
-    whether a server was started here, and not only adopted.
-    """
+    """A nats-server with JetStream, its files and keys in ``broker`` under the state folder."""
 
     def __init__(
         self, state_dir: Path, run: str, *, host: str = "127.0.0.1", port: int = 0
@@ -95,11 +91,6 @@ class EmbeddedBroker:
     def url(self) -> str:
         """Where clients connect."""
         return self._running.url
-
-    @property
-    def monitor_url(self) -> str:
-        """URL of the server's monitoring (``/varz``, ``/jsz``, ``/healthz``)."""
-        return self._running.monitor_url
 
     @property
     def pid(self) -> int:
@@ -135,11 +126,7 @@ class EmbeddedBroker:
         await asyncio.to_thread(self._stop)
 
     async def supervise(self) -> None:
-        """Restart the server on the same port whenever it ends. Runs until cancelled.
-
-        A server that hangs is killed first (:mod:`torchloom_core.live.transport.broker.health`),
-        and, once there is disk space again, one whose streams refuse writes.
-        """
+        """Restart the server on its port when it ends, hangs or refuses writes; until cancelled."""
         due = time.monotonic() + _HEALTH_S
         while True:
             await asyncio.sleep(_WATCH_S)
@@ -209,7 +196,7 @@ class EmbeddedBroker:
             end(self._record.pid, str(self._config_path), _STOP_PATIENCE_S)
 
     def _end_if_lost(self) -> None:
-        if self._health.is_lost(self.pid, self.url, self.monitor_url):
+        if self._health.is_lost(self.pid, self.url, self._running.monitor_url):
             self._stop()
 
     def _launch(self, port: int) -> _Record:

@@ -40,10 +40,7 @@ _LOOKS_UNSERVED = 60
 
 
 class _Work(NamedTuple):
-    """The work of a process so far: bytes written, to clients and files, and CPU time.
-
-    ``waits``: it waits for the disk, which a restart would not change.
-    """
+    """Bytes a process has written, its CPU time, and whether it waits for the disk."""
 
     written_bytes: int = 0
     cpu_s: float = 0.0
@@ -51,11 +48,7 @@ class _Work(NamedTuple):
 
 
 class Health:
-    """The health of one server, from one check to the next.
-
-    ``store`` is the folder of its store: once it has space again, a server that had none is
-    restarted.
-    """
+    """The health of one server with this ``store``, from one check to the next."""
 
     def __init__(self, store: Path) -> None:
         self._store = store

@@ -36,11 +36,7 @@ _LATER = ("people", "operators", "lighthouse")
 
 
 class Keys(msgspec.Struct, frozen=True, kw_only=True):
-    """Seeds of all identities of a Weaver, generated once per state folder.
-
-    ``threadlets`` and ``operators`` sign the JWTs of workers and of people. A folder of an older
-    version lacks ``people`` and ``operators``, or ``lighthouse``.
-    """
+    """Seeds of all identities, made once per state folder; an older one lacks some."""
 
     operator: str
     system: str
@@ -102,9 +98,10 @@ class Credentials:
 
     def server_config(self) -> str:
         """Return the lines of the server's config with the trusted operator and accounts."""
-        run = self._run
-        system = nats_jwt.public_key(self._keys.system)
-        operator = nats_jwt.public_key(self._keys.operator)
+        run, keys = self._run, self._keys
+        system, operator, threadlets, operators = map(
+            nats_jwt.public_key, (keys.system, keys.operator, keys.threadlets, keys.operators)
+        )
         services = nats_jwt.export("service", rights.SERVICES, many_replies=True)
         to_weaver, to_workers = rights.streams_to_weaver(run), rights.streams_to_workers(run)
         by_weaver, by_workers = rights.streams_to_people(run)
@@ -117,7 +114,7 @@ class Credentials:
             ),
             self._workers: nats_jwt.account_claims(
                 jetstream=False,
-                scopes=[_scope(self._keys.threadlets, "threadlet", rights.worker_rights(run))],
+                scopes=[nats_jwt.scope(threadlets, "threadlet", *rights.worker_rights(run))],
                 exports=_streams(by_workers),
                 imports=[
                     *_imports("service", rights.services_for_workers(run), self._account),
@@ -127,7 +124,7 @@ class Credentials:
             ),
             self._people: nats_jwt.account_claims(
                 jetstream=False,
-                scopes=[_scope(self._keys.operators, "person", rights.person_rights(run))],
+                scopes=[nats_jwt.scope(operators, "person", *rights.person_rights(run))],
                 imports=[
                     *_imports("service", rights.services_for_people(run), self._account),
                     *_imports("stream", by_weaver, self._account),
@@ -139,10 +136,11 @@ class Credentials:
             system: nats_jwt.account_claims(jetstream=False),
         }
         trusted = "".join(
-            f"  {key}: {self._vouch(key, 'account', claims)}\n" for key, claims in accounts.items()
+            f"  {key}: {self._vouch(key, 'account', own)}\n" for key, own in accounts.items()
         )
+        claims = {"type": "operator", "system_account": system}
         return (
-            f"operator: {self._vouch(operator, 'torchloom', nats_jwt.operator_claims(system))}\n"
+            f"operator: {self._vouch(operator, 'torchloom', claims)}\n"
             f"system_account: {system}\n"
             "resolver: MEMORY\n"
             f"resolver_preload {{\n{trusted}}}\n"
@@ -189,10 +187,6 @@ def _keep_private(path: Path, text: str) -> None:
 
 def _folder(state_dir: Path) -> Path:
     return state_dir / "broker" / "keys"
-
-
-def _scope(seed: str, role: str, allowed: Rights) -> Claims:
-    return nats_jwt.scope(nats_jwt.public_key(seed), role, *allowed)
 
 
 def _streams(names: Iterable[str]) -> list[Claims]:

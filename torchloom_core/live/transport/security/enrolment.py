@@ -37,10 +37,7 @@ _lines = msgspec.json.Decoder(tuple[str, int, str])
 
 
 class Grants:
-    """The newest grants; with a path also those of earlier Weavers, one JSON line each.
-
-    StateError if the file exists and cannot be read.
-    """
+    """The newest grants; with a path also those of earlier Weavers, one JSON line each."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
@@ -127,11 +124,7 @@ class Enrolment:
     def admit(
         self, request: JoinRequest, alive: int | None, unwanted: str = "", in_use: str = ""
     ) -> JoinReply:
-        """Answer a join request; a refusal is logged, rate-limited by worker.
-
-        ``alive`` is the incarnation of that name that is alive, if there is one; ``unwanted`` why
-        no worker is wanted on that node, ``in_use`` why another process has the name, or empty.
-        """
+        """Answer a join request; a refusal is logged, rate-limited by worker."""
         if alive is None:
             self.release(request.worker)
         else:

@@ -73,11 +73,6 @@ def sign(seed: str, subject: str, name: str, claims: Claims, issued_s: int) -> s
     return f"{signed}.{_base64url(signature)}"
 
 
-def operator_claims(system_account: str) -> Claims:
-    """Return the claims of an operator."""
-    return {"type": "operator", "system_account": system_account}
-
-
 def account_claims(
     *,
     jetstream: bool,

@@ -44,10 +44,7 @@ imports list the services.
 
 
 class Rights(NamedTuple):
-    """The subjects that an identity may publish and subscribe to.
-
-    ``subscriptions`` limits those of a connection, as each costs the server memory; -1: no limit.
-    """
+    """What an identity may publish and subscribe to; at most so many subscriptions, -1: any."""
 
     publish: list[str]
     subscribe: list[str]

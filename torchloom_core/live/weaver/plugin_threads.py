@@ -1,18 +1,37 @@
-"""Run predictors off the event loop, and pass their answers to the kernel."""
+"""Run plugin code off the event loop: each call in a thread of its own, which may hang."""
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from functools import partial
+from typing import TypeVar
 
 from torchloom_core.interface.api import Predictor
 from torchloom_core.interface.forecasting import run_predictor
 from torchloom_core.interface.view import FleetView
-from torchloom_core.live.weaver.own_thread import in_own_thread
 from torchloom_core.wire.decisions import ForecastWanted
 from torchloom_core.wire.events import Forecast, PredictorFailed
 
+_T = TypeVar("_T")
+
 _PATIENCE_S = 60.0
+
+
+async def in_own_thread(name: str, call: Callable[[], _T], patience_s: float) -> _T:
+    """Return or raise what ``call`` does; TimeoutError after ``patience_s``, without its thread."""
+    done: Future[_T] = Future()
+    done.set_running_or_notify_cancel()
+
+    def work() -> None:
+        try:
+            done.set_result(call())
+        except BaseException as error:  # noqa: BLE001 - foreign code, which may call sys.exit
+            done.set_exception(error)
+
+    threading.Thread(target=work, name=name, daemon=True).start()
+    return await asyncio.wait_for(asyncio.wrap_future(done), patience_s)
 
 
 class PredictorRunner:
