@@ -71,11 +71,7 @@ class _Report(msgspec.Struct, frozen=True):
 
 
 class Backtest:
-    """Finds the report, and reads it again when there is a newer one.
-
-    Unless a report or its folder is ``given``, it is the newest in a folder ``NAME-evaluation`` in
-    ``beside``, the folder of the config. DashboardError if ``given`` is no report.
-    """
+    """Finds the newest report beside the config, unless ``given``; DashboardError if it is none."""
 
     def __init__(
         self, given: Path | None, beside: Path, policies: Mapping[str, dict[str, Any]]

@@ -218,11 +218,7 @@ class Browser:
             self._places += len(some)
 
     def _points_of(self, metric: str) -> Floats:
-        """Return the points of a series that the browser lacks, and the last one again.
-
-        After many single points all are sent again at a coarser resolution: the browser's memory
-        stays bounded, and its series still begin at ``since_s``.
-        """
+        """Return the points that the browser lacks; after many, all again and coarser."""
         series = self._state.board.series.get(metric)
         if series is None:
             return np.zeros((0, 4))

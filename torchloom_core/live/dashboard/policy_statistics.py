@@ -11,11 +11,7 @@ MOST_POLICIES = 100
 
 @dataclass
 class PolicyCounts:
-    """Verdicts and outcomes of one policy's actions that change something.
-
-    A proposal that is repeated counts once, as on the timeline. ``net_gpu_s`` is the expected net
-    gain of the granted ones, useful GPU-seconds.
-    """
+    """Verdicts and outcomes of one policy's actions; ``net_gpu_s`` is expected of granted ones."""
 
     granted: int = 0
     denied: int = 0

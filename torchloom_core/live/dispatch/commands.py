@@ -75,9 +75,8 @@ class Commands:
     def recover(self, epoch: int, flights: Iterable[Flight], now_ns: int) -> list[Output]:
         """Take over the commands in flight of an earlier epoch, and send them again.
 
-        Withdrawn commands stay withdrawn, as the earlier Weaver may have died before it sent the
-        withdrawal. Withdrawals come first, since they delete all copies of earlier epochs. Times
-        by a clock that was ahead are shifted, so that a command has its full time left.
+        Withdrawals come first, as they delete all copies of earlier epochs; the earlier Weaver may
+        have died before it sent them. Times by a clock that was ahead are shifted.
         """
         self.epoch = epoch
         withdrawals: list[Output] = []

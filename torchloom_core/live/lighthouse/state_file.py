@@ -82,10 +82,9 @@ class StateFile:
             os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
 
     def load(self) -> tuple[SavedState, int] | None:
-        """Return the saved state and the Weaver's epoch, or None without a file.
+        """Return the saved state and epoch, or None; a damaged file is renamed.
 
-        A damaged file is renamed, and counts as none. LighthouseError if it is another run's, of a
-        later version, or cannot be read.
+        LighthouseError if it is another run's, of a later version, or cannot be read.
         """
         if self._path.exists() and not self._path.is_file():  # reading a pipe would block
             raise LighthouseError(f"{self._path}: need a regular file")

@@ -100,10 +100,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def whole_bytes(data: bytes, kind: PartKind) -> tuple[int, bool]:
-    """Return how many leading bytes are complete records, and whether the rest is a torn one.
-
-    A rest that is not a torn record is damaged, which a crash of the writer cannot cause.
-    """
+    """Return how many leading bytes are complete records, and whether the rest is a torn one."""
     if kind == "events":
         return data.rfind(b"\n") + 1, True
     source = pa.BufferReader(data)

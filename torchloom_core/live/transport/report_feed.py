@@ -106,10 +106,7 @@ class ReportFeed:
         return True
 
     async def taken_until_ns(self, now_ns: Callable[[], int]) -> int | None:
-        """Return a time before which all stored reports were handled; None: that is now.
-
-        It waits briefly for reports in flight. Without a broker: the last such time, or 0.
-        """
+        """Return until when all stored reports were handled; None: now; 0: unknown."""
         began_ns = now_ns()
         with suppress(TimeoutError, nats.errors.Error):
             async with asyncio.timeout(_LOOK_S):

@@ -78,11 +78,7 @@ class LighthouseProcess:
     async def start(
         self, url: str, creds: Path | None, expected: Callable[[], Iterable[str]]
     ) -> None:
-        """Adopt the lighthouse that runs on this state folder, or start one; or LighthouseError.
-
-        ``url`` and ``creds`` are the broker's, for the lighthouse. One without state waits for the
-        replica groups that ``expected`` returns.
-        """
+        """Adopt the lighthouse of this state folder, or start one that waits for ``expected``."""
         if find_spec("grpc") is None:
             raise LighthouseError('lighthouse: pip install "torchloom[lighthouse]"')
         private_folder(self._folder)

@@ -108,11 +108,7 @@ def account_claims(
 def export(
     kind: Literal["stream", "service"], subject: str, *, many_replies: bool = False
 ) -> Claims:
-    """Return the export of ``subject``.
-
-    An importing account subscribes to a ``stream`` and sends requests to a ``service``; answers
-    go back to that account only, wherever the reply subject points.
-    """
+    """Return the export of ``subject``; a service's answers go to the importing account only."""
     claims = {"name": subject, "subject": subject, "type": kind}
     return {**claims, "response_type": "Stream"} if many_replies else claims
 
