@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pydoc_data.topics import topics
 
 import torch
@@ -71,6 +72,7 @@ class CharacterModel(nn.Module):
         return functional.cross_entropy(self.out(hidden).flatten(0, 1), after.flatten())
 
 
+@cache
 def corpus() -> tuple[Tensor, Tensor, int]:
     """Return Python's language reference, as it comes with Python: training text, the rest, and
     how many different characters there are.

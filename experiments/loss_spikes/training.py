@@ -5,8 +5,6 @@ import math
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache
-from pydoc_data.topics import topics
 from typing import Any
 
 import msgspec
@@ -14,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from experiments.compression.training import corpus
 from torchloom_core.config.loading import parse
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.live.dispatch.policy_guard import RecordedGuard
@@ -84,17 +83,6 @@ class Ran:
     curve: list[float] = field(default_factory=list)
     done: list[str] = field(default_factory=list)
     proposed: int = 0
-
-
-@cache
-def corpus() -> tuple[Tensor, Tensor, int]:
-    """Return text to train on, text to try on, and how many characters there are."""
-    text = "\n".join(topics[name] for name in sorted(topics))
-    characters = sorted(set(text))
-    number = {character: place for place, character in enumerate(characters)}
-    numbers = torch.tensor([number[character] for character in text])
-    cut = len(numbers) * 9 // 10
-    return numbers[:cut], numbers[cut:], len(characters)
 
 
 class Hasty(LossGuardPolicy):

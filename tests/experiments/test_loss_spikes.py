@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from experiments.compression import training as compression
 from experiments.loss_spikes import training
 from experiments.loss_spikes.run import behind
 from experiments.loss_spikes.training import FAULTS, NO_FAULT, Training, trial
@@ -17,7 +18,11 @@ def short(monkeypatch):
     for name, value in {"STEPS": 190, "FAULT_AT": 105, "BATCH": 32, "CHECKPOINT_STEPS": 50}.items():
         monkeypatch.setattr(training, name, value)
     # What comes with Python is another text in another version, and other steps come of it.
-    monkeypatch.setattr(training, "topics", {"": (ROOT / "LICENSE").read_text(encoding="utf-8")})
+    text = (ROOT / "LICENSE").read_text(encoding="utf-8")
+    monkeypatch.setattr(compression, "topics", {"": text})
+    compression.corpus.cache_clear()
+    yield
+    compression.corpus.cache_clear()
 
 
 def test_a_bit_flip_ruins_a_run_and_the_guard_takes_it_back():

@@ -560,7 +560,7 @@ def test_arbitrary_telemetry_leads_only_to_finite_proposals(seed):
             knob_specs=specs,
             knob_values=[values] * 5,
             links=links,
-            can_be_probed=random.random(5) < 0.7,
+            can_be_probed=(random.random(5) < 0.7).tolist(),
         )
         for proposal in policy.on_tick(view):
             for number in (proposal.gain_gpu_s, proposal.cost_gpu_s, proposal.confidence):
