@@ -18,8 +18,8 @@ from playwright.async_api import async_playwright
 from torchloom_core.config.schema import Dashboard
 from torchloom_core.floor.web_server import served, url_of
 from torchloom_core.live.dashboard import app, serve
-from torchloom_core.live.dashboard.run_state import RunState
 from torchloom_core.live.dashboard.auth import SessionKeys
+from torchloom_core.live.dashboard.run_state import RunState
 from torchloom_core.wire.messages import Hello
 
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync"]

@@ -12,8 +12,8 @@ from tests.evaluate.test_evaluate_command import evaluate, problem
 from tests.simulate.links import write_links
 from torchloom_core.config.schema import SENT_BY_FORMULA, Allreduce, AllreduceMode, Config
 from torchloom_core.floor.errors import ConfigError
-from torchloom_core.lab.evaluate.allreduce import Setting, run_study
-from torchloom_core.lab.evaluate.allreduce.run import SENT
+from torchloom_core.lab.evaluate.allreduce.run import SENT, Setting
+from torchloom_core.lab.evaluate.allreduce.study import run_study
 from torchloom_core.lab.evaluate.allreduce_results import AllreduceRunResult
 from torchloom_core.lab.evaluate.parallel import Workforce
 from torchloom_core.lab.evaluate.run_cache import Runner

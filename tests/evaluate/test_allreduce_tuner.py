@@ -9,9 +9,9 @@ import pytest
 from torchloom_core.config.schema import ActionRule, Allreduce, AllreduceMode, Arbiter, Config
 from torchloom_core.lab.activation.activation import activate
 from torchloom_core.lab.activation.discovery import installed
-from torchloom_core.lab.evaluate.allreduce import Setting, run_study
-from torchloom_core.lab.evaluate.allreduce.run import kernel_config, workload_of
+from torchloom_core.lab.evaluate.allreduce.run import Setting, kernel_config, workload_of
 from torchloom_core.lab.evaluate.allreduce.simulated_trainers import SimulatedTrainers
+from torchloom_core.lab.evaluate.allreduce.study import run_study
 from torchloom_core.lab.evaluate.allreduce_results import AllreduceRunResult
 from torchloom_core.lab.evaluate.arm import Arm
 from torchloom_core.lab.evaluate.closed_loop import ClosedLoop

@@ -314,7 +314,7 @@ def test_an_admitted_standby_trains_if_recovery_is_per_step(tmp_path):
     once_admitted = at_ticks(stage, {3: AdmitGroup(group="g4")})
     loop, _, result = drive(stage, Scripted(wanted), config=config)
     assert states[1:5] == ["standby", "standby", "training", "training"]
-    assert (loop.verdict_counts.operations().granted, result.migrations) == ({"admit": 1.0}, 0)
+    assert (loop.operations.granted, result.migrations) == ({"admit": 1.0}, 0)
     idle = result.buckets["spare"] / (result.wall_ns * 8)
     assert idle == pytest.approx(2.0, abs=0.05)  # the cold spares
 
@@ -328,7 +328,8 @@ def test_a_run_that_loses_only_a_step_is_saved_less_often_than_one_that_rolls_ba
         stage = scene_of(bundle, evaluate=config.evaluate, seed=2)
         loop, _, result = drive(stage, real(arm, stage, bundle, config), arm, config)
         reason_text = [verdict.reason for _, verdict in loop.verdicts][-1]
-        watched, back = map(int, re.search(r"of (\d+) watched (\d+) took", reason_text).groups())
+        found = re.search(r"(\d+) of (\d+) rolled the run back", reason_text)
+        back, watched = map(int, found.groups())
         assert watched > 0
         assert back == (watched if recovery == "restart" else 0)
         saves[recovery] = result.saves

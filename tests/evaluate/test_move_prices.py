@@ -84,7 +84,7 @@ def cried_wolf(calm, suspected, standbys):
     loop, fleet_of, result = drive(stage, plugins, config=config)
     assert not loop.quarantined
     assert result.migrations == fleet_of.moves
-    return fleet_of.moves, loop.verdict_counts.operations().granted.get("cordon", 0)
+    return fleet_of.moves, loop.operations.granted.get("cordon", 0)
 
 
 def test_a_forecast_with_poor_precision_is_ignored_with_few_standbys(calm):

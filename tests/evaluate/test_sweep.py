@@ -15,8 +15,8 @@ from torchloom_core.floor.errors import ConfigError
 from torchloom_core.lab.evaluate.goodput.arms import elastic
 from torchloom_core.lab.evaluate.goodput.run import Setting, simulate
 from torchloom_core.lab.evaluate.goodput.sweep import Range, arms_of, range_of, sweep
-from torchloom_core.lab.evaluate.report import tables
 from torchloom_core.lab.evaluate.report.sweep import enough, recommendations, sweep_plot
+from torchloom_core.lab.evaluate.report.tables import tables
 from torchloom_core.lab.evaluate.report.wording import estimate
 from torchloom_core.lab.evaluate.results import RunResult
 

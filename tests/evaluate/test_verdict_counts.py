@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 from torchloom_core.capabilities.alert import Alert
 from torchloom_core.capabilities.cordon import CordonNode
 from torchloom_core.capabilities.migrate import Migrate
-from torchloom_core.lab.evaluate.arm import VerdictCounts, Verdicts, mean_verdicts
+from torchloom_core.lab.evaluate.arm import mean_verdicts, verdicts_of
 from torchloom_core.wire.decisions import Verdict
 
 NODE = st.sampled_from(("n0", "n1", "n2"))
@@ -32,16 +32,9 @@ VERDICTS = st.lists(
 )
 
 
-def operations_of(verdicts) -> Verdicts:
-    ledger = VerdictCounts()
-    for one in verdicts:
-        ledger.enter(one)
-    return ledger.operations()
-
-
 @given(VERDICTS)
 def test_every_proposal_is_granted_or_denied_by_one_rule(verdicts):
-    operations = operations_of(verdicts)
+    operations = verdicts_of(verdicts)
     assert operations.proposed == len(verdicts)
     assert sum(operations.granted.values()) + sum(operations.denied.values()) == len(verdicts)
     assert sum(operations.cordons.values()) == operations.granted.get("cordon", 0.0)
@@ -52,19 +45,19 @@ def test_every_proposal_is_granted_or_denied_by_one_rule(verdicts):
 def test_each_granted_alert_is_stored_once(verdicts):
     granted = [one.action for one in verdicts if one.granted]
     texts = [action.text for action in granted if isinstance(action, Alert)]
-    assert operations_of(verdicts).alerts == tuple(dict.fromkeys(texts))
+    assert verdicts_of(verdicts).alerts == tuple(dict.fromkeys(texts))
 
 
 def test_only_the_first_alerts_are_stored():
     alerts = [verdict(Alert(worker="w0", text=f"{n} K")) for n in range(100)]
-    runs = [operations_of(alerts), operations_of(alerts[50:])]
+    runs = [verdicts_of(alerts), verdicts_of(alerts[50:])]
     assert mean_verdicts(runs).alerts == runs[0].alerts == tuple(f"{n} K" for n in range(5))
 
 
 @given(st.lists(VERDICTS, min_size=1, max_size=4))
 def test_the_mean_over_runs_is_the_count_over_all_by_their_number(runs):
-    together = operations_of([one for run in runs for one in run])
-    mean = mean_verdicts([operations_of(run) for run in runs])
+    together = verdicts_of([one for run in runs for one in run])
+    mean = mean_verdicts([verdicts_of(run) for run in runs])
     assert mean.proposed * len(runs) == together.proposed
     for name in ("granted", "denied", "cordons"):
         scaled = {key: round(n * len(runs)) for key, n in getattr(mean, name).items()}

@@ -13,8 +13,9 @@ from torchloom_core.lab.evaluate.allreduce_results import (
     AllreduceSimulation,
 )
 from torchloom_core.lab.evaluate.arm import Verdicts
-from torchloom_core.lab.evaluate.report import page_text, tables
 from torchloom_core.lab.evaluate.report.allreduce import findings
+from torchloom_core.lab.evaluate.report.page import page_text
+from torchloom_core.lab.evaluate.report.tables import tables
 from torchloom_core.lab.learning.forecast_score import Interval
 
 IN_MODE = {"none": 0.25, "int8": 0.75}

@@ -10,8 +10,9 @@ from tests.evaluate.report.reports import TRACE, arm, interval, results, score, 
 from tests.evaluate.traces import event, judge, task
 from torchloom_core.lab.evaluate.forecasts.scores import Pool
 from torchloom_core.lab.evaluate.over_fleets import goodput_over_fleets, scores_over_fleets
-from torchloom_core.lab.evaluate.report import page_text, tables
 from torchloom_core.lab.evaluate.report.fleets import findings
+from torchloom_core.lab.evaluate.report.page import page_text
+from torchloom_core.lab.evaluate.report.tables import tables
 from torchloom_core.lab.evaluate.results import OverFleets, Report
 
 NAMES = ("west", "east", "<north>")

@@ -5,7 +5,7 @@ from html.parser import HTMLParser
 import pytest
 
 from tests.evaluate.report.reports import TRACE, report, score
-from torchloom_core.lab.evaluate.report import page_text
+from torchloom_core.lab.evaluate.report.page import page_text
 
 pytestmark = pytest.mark.slow
 

@@ -13,8 +13,9 @@ from tests.evaluate.report.reports import (
     simulation,
 )
 from torchloom_core.lab.evaluate.arm import Verdicts
-from torchloom_core.lab.evaluate.report import page_text, tables
 from torchloom_core.lab.evaluate.report.findings import findings, warnings
+from torchloom_core.lab.evaluate.report.page import page_text
+from torchloom_core.lab.evaluate.report.tables import tables
 from torchloom_core.lab.evaluate.report.wording import estimate, gain
 from torchloom_core.lab.evaluate.results import AsPlanned
 from torchloom_core.lab.learning.forecast_score import Interval

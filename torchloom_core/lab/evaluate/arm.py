@@ -69,38 +69,20 @@ class Verdicts(msgspec.Struct, frozen=True, kw_only=True):
     alerts: tuple[str, ...] = ()
 
 
-class VerdictCounts:
-    """Counts verdicts."""
-
-    def __init__(self) -> None:
-        self._granted: Counter[str] = Counter()
-        self._denied: Counter[str] = Counter()
-        self._why: dict[str, str] = {}
-        self._cordons: Counter[str] = Counter()
-        self._alerts: list[str] = []
-
-    def enter(self, verdict: Verdict) -> None:
-        """Count one verdict."""
-        if not verdict.granted:
-            self._denied[verdict.rule] += 1
-            self._why.setdefault(verdict.rule, verdict.reason)
-            return
-        self._granted[name_of(verdict.action)] += 1
-        kind = kind_of(verdict.action)
-        self._cordons.update(kind.cordons(verdict.action))
-        if text := kind.alert_text(verdict.action):
-            self._alerts = _first((*self._alerts, text))
-
-    def operations(self) -> Verdicts:
-        """Return the counts."""
-        return Verdicts(
-            proposed=float(self._granted.total() + self._denied.total()),
-            granted=_mean([self._granted]),
-            denied=_mean([self._denied]),
-            why_denied=dict(sorted(self._why.items())),
-            cordons=_mean([self._cordons]),
-            alerts=tuple(self._alerts),
-        )
+def verdicts_of(verdicts: Sequence[Verdict]) -> Verdicts:
+    """Return the counts of one run, with the first reason of each rule."""
+    granted = [one for one in verdicts if one.granted]
+    denied = [one for one in verdicts if not one.granted]
+    why = {one.rule: one.reason for one in reversed(denied)}
+    kinds = [(kind_of(one.action), one.action) for one in granted]
+    return Verdicts(
+        proposed=float(len(verdicts)),
+        granted=_mean([Counter(name_of(one.action) for one in granted)]),
+        denied=_mean([Counter(one.rule for one in denied)]),
+        why_denied=dict(sorted(why.items())),
+        cordons=_mean([Counter(node for kind, action in kinds for node in kind.cordons(action))]),
+        alerts=_first(kind.alert_text(action) for kind, action in kinds),
+    )
 
 
 def mean_verdicts(runs: Sequence[Verdicts]) -> Verdicts:
@@ -112,12 +94,12 @@ def mean_verdicts(runs: Sequence[Verdicts]) -> Verdicts:
         denied=_mean([run.denied for run in runs]),
         why_denied=dict(sorted(why.items())),
         cordons=_mean([run.cordons for run in runs]),
-        alerts=tuple(_first(text for run in runs for text in run.alerts)),
+        alerts=_first(text for run in runs for text in run.alerts),
     )
 
 
-def _first(alerts: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(alerts))[:_MOST_ALERTS]
+def _first(alerts: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(filter(None, alerts)))[:_MOST_ALERTS]
 
 
 def _mean(counts: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from torchloom_core.config.schema import Config
 from torchloom_core.floor.clock import moment_text
-from torchloom_core.lab.evaluate import allreduce
+from torchloom_core.lab.evaluate.allreduce.run import Setting as LinkSetting
 from torchloom_core.lab.evaluate.forecasts.training_trace import other_repair
 from torchloom_core.lab.evaluate.goodput.candidates import Forecaster
 from torchloom_core.lab.evaluate.goodput.episode import DAY_NS, span_ns
@@ -35,7 +35,7 @@ def _origin(bundle: Bundle) -> str:
     return f"The trace is {made}: {manifest.source}, {manifest.licence}; {days:.4g} days"
 
 
-def of_allreduce(setting: allreduce.Setting, bundle: Bundle, seeds: int) -> Iterator[str]:
+def of_allreduce(setting: LinkSetting, bundle: Bundle, seeds: int) -> Iterator[str]:
     """Yield the assumptions of the closed loop on a bandwidth trace."""
     links, job, config = setting.links, setting.job, setting.config
     ranks = len(links.workers)

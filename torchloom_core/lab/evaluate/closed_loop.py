@@ -12,7 +12,7 @@ from typing import Protocol
 from torchloom_core.config.schema import Config
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.interface.forecasting import run_predictor
-from torchloom_core.lab.evaluate.arm import VerdictCounts
+from torchloom_core.lab.evaluate.arm import Verdicts, verdicts_of
 from torchloom_core.live.dispatch.policy_guard import RecordedGuard
 from torchloom_core.live.fleet.sample_table import SampleTable
 from torchloom_core.live.kernel.kernel import Kernel
@@ -92,7 +92,6 @@ class ClosedLoop:
         self._numbered = 0
         self._now_ns = start_ns
         self.verdicts: list[tuple[int, Verdict]] = []
-        self.verdict_counts = VerdictCounts()
         for ts_ns, fault in observable_faults:
             self._put(ts_ns, fault)
 
@@ -111,6 +110,11 @@ class ClosedLoop:
     def silent(self) -> tuple[str, ...]:
         """Predictors that gave no probability for any worker, sorted."""
         return tuple(sorted(self._kernel.forecasts.silent))
+
+    @property
+    def operations(self) -> Verdicts:
+        """The counts of proposals and verdicts."""
+        return verdicts_of([verdict for _, verdict in self.verdicts])
 
     def run(self) -> None:
         """Play the world to its end."""
@@ -164,7 +168,6 @@ class ClosedLoop:
                     self._put(ts_ns + self._forecast_ns, forecast)
                 case Verdict():
                     self.verdicts.append((ts_ns, output))
-                    self.verdict_counts.enter(output)
                     self._world.take_verdict(output, ts_ns)
                 case Outcome(action=action, result="done"):
                     self._world.apply(action)

@@ -17,9 +17,11 @@ from torchloom_core.config.schema import Allreduce, Config
 from torchloom_core.floor.errors import ConfigError
 from torchloom_core.interface.outlook import UNSAVED_WORK
 from torchloom_core.lab.activation.discovery import installed_policies
-from torchloom_core.lab.evaluate import allreduce, assumptions
+from torchloom_core.lab.evaluate import assumptions
+from torchloom_core.lab.evaluate.allreduce.run import Setting as LinkSetting
 from torchloom_core.lab.evaluate.allreduce.run import kernel_config
 from torchloom_core.lab.evaluate.allreduce.simulated_trainers import METRICS
+from torchloom_core.lab.evaluate.allreduce.study import run_study as run_link_study
 from torchloom_core.lab.evaluate.allreduce_results import AllreduceRunResult
 from torchloom_core.lab.evaluate.arm import Arm
 from torchloom_core.lab.evaluate.forecasts.external_scores import given_scores, score_given
@@ -136,7 +138,7 @@ def prepare_allreduce(on: OnTrace, job: Allreduce, store: Path) -> Prepared:
     refuse_unread(selection, config, arms)
     source = _source(selection)
     plugins = built([kernel_config(config, arm) for arm in arms], source)
-    setting = allreduce.Setting(
+    setting = LinkSetting(
         trace=str(bundle.path.absolute()),
         config=config,
         job=job,
@@ -145,7 +147,7 @@ def prepare_allreduce(on: OnTrace, job: Allreduce, store: Path) -> Prepared:
     )
 
     def play(progress: Progress) -> TraceResults:
-        simulation = allreduce.run_study(
+        simulation = run_link_study(
             setting,
             arms,
             Runner(store, AllreduceRunResult, request.workforce, partial(progress, "runs")),

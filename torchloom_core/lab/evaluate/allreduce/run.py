@@ -172,7 +172,7 @@ class StudyTask(msgspec.Struct, frozen=True, kw_only=True):
         return replace(
             self._result(run),
             decisions=trainers.decisions,
-            operations=loop.verdict_counts.operations(),
+            operations=loop.operations,
             quarantined=loop.quarantined,
             silent=loop.silent,
         )

@@ -134,7 +134,7 @@ def _play_closed_loop(
         invalid_decisions=fleet.invalid_decisions,
         moves=fleet.moves,
         right_moves=fleet.right_moves,
-        operations=loop.verdict_counts.operations(),
+        operations=loop.operations,
         quarantined=loop.quarantined,
         silent=loop.silent,
     )
