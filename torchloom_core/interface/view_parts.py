@@ -44,9 +44,7 @@ class Roster:
     placement: Sequence[Placement]
     labels: Sequence[Mapping[str, str | float]]
     can_be_probed: NDArray[np.bool_]
-    _labelled: dict[tuple[str, ...], "Roster"] = field(
-        default_factory=dict, init=False
-    )
+    _labelled: dict[tuple[str, ...], "Roster"] = field(default_factory=dict, init=False)
 
     def with_labels(self, names: tuple[str, ...]) -> "Roster":
         """Return this roster with only these labels; the same object if it has no others."""
