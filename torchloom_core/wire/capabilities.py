@@ -56,7 +56,7 @@ def find_part(name: str, part: str) -> ModuleType | None:
     try:
         spec = find_spec(f"{package}.{part}")
         return None if spec is None else import_module(f"{package}.{part}")
-    except Exception as error:  # noqa: BLE001 - the code of anyone's package
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the code of anyone's package
         raise PluginError(f"capability {name}: {package}.{part}: {error!r}") from None
 
 
@@ -141,7 +141,7 @@ def _package_of(name: str) -> str:
 def _load(name: str, package: str) -> ModuleType:
     try:
         return import_module(package)
-    except Exception as error:  # noqa: BLE001 - the code of anyone's package
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the code of anyone's package
         raise PluginError(f"capability {name}: {package}: {error!r}") from None
 
 

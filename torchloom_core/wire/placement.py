@@ -1,6 +1,6 @@
 """Where a worker stands in its run; a worker's id is a name that nobody takes apart."""
 
-from typing import Any
+from typing import NamedTuple
 
 import msgspec
 
@@ -8,6 +8,20 @@ from torchloom_core.wire.limits import Count, Name, RackName, Rank
 
 TRAINER = "trainer"
 """The role of workers that name no other."""
+
+
+class Position(NamedTuple):
+    """A worker's place in its program."""
+
+    role: str
+    group: str
+    rank: int
+    stage: int
+    shard: int
+    generation: int
+
+    def __str__(self) -> str:
+        return f"{self.role} {self.group}-{self.rank}, stage {self.stage}, shard {self.shard}"
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,6 +58,6 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
     shard: Rank = 0
     generation: Count = 0
 
-    def position(self) -> tuple[Any, ...]:
+    def position(self) -> Position:
         """Return what one process of a worker keeps within a generation: all but node and rack."""
-        return (self.role, self.group, self.stage, self.shard, self.rank, self.generation)
+        return Position(self.role, self.group, self.rank, self.stage, self.shard, self.generation)

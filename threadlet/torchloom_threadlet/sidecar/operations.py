@@ -11,7 +11,7 @@ from typing import Any
 from torchloom_core.wire.commands import Ack, AckStatus, Command
 from torchloom_core.wire.links import Measured, measured_text
 from torchloom_threadlet.capability import Sidecar, SidecarPart
-from torchloom_threadlet.cleaning import error_line
+from torchloom_threadlet.cleaning import error_line, warn_once
 from torchloom_threadlet.installed_parts import installed_parts, offered, verb_of
 from torchloom_threadlet.sidecar.publisher import Publisher
 from torchloom_threadlet.trainer.command_inbox import CommandInbox
@@ -92,4 +92,7 @@ class SidecarOperations:
         if status == "applied":
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(stored.wait(), _ACK_WAIT_S)
-            await part.finish(command.do, self._sidecar)
+            try:
+                await part.finish(command.do, self._sidecar)
+            except Exception as error:  # noqa: BLE001 - the code of anyone's package
+                warn_once(f"operation {verb_of(command.do)}", f"finish: {error_line(error)}")

@@ -18,8 +18,9 @@ from torchloom_core.wire.codec import (
     decode_telemetry,
 )
 from torchloom_core.wire.commands import Ack
+from torchloom_core.wire.limits import MAX_WORKERS
 from torchloom_core.wire.messages import Hello, Telemetry, WorkerEvent
-from torchloom_core.wire.placement import Placement
+from torchloom_core.wire.placement import Position
 from torchloom_core.wire.steering import LighthouseView
 
 _log = logging.getLogger(__name__)
@@ -54,7 +55,7 @@ class Inlet:
         self._batches = Quota(**_BATCHES)
         self._reports = Quota(**_REPORTS)
         self._views = Quota(**_VIEWS)
-        self._placed: dict[str, tuple[int, Placement]] = {}
+        self._placed: dict[str, tuple[int, Position]] = {}
 
     @property
     def malformed(self) -> int:
@@ -128,17 +129,13 @@ class Inlet:
             raise MessageError(f"{need}, was {message.run!r}, {name!r}, {incarnation}")
         if not isinstance(message, Hello):
             return
-        before, first = self._placed.get(name, (-1, message))
+        position = message.position()
+        before, first = self._placed.get(name, (-1, position))
         if before != incarnation or message.generation > first.generation:
-            self._placed[name] = incarnation, message
-        elif message.position() != first.position():
-            positions = (
-                f"{one.role} {one.group}-{one.rank}, stage {one.stage}, shard {one.shard}"
-                for one in (first, message)
-            )
-            raise MessageError(
-                "need the placement of its first hello, {}, was {}".format(*positions)
-            )
+            if name in self._placed or len(self._placed) < MAX_WORKERS:
+                self._placed[name] = incarnation, position
+        elif position != first:
+            raise MessageError(f"need the placement of its first hello, {first}, was {position}")
 
 
 def _admit(msg: Msg, allowed: Quota, ts_recv_ns: int) -> None:
