@@ -142,15 +142,6 @@ def test_a_candidate_that_needs_telemetry_gets_none_without_it(tmp_path, setting
     assert residual.why.endswith("; the trace has no gpu_power_watts, gpu_temp_celsius")
 
 
-def test_a_name_that_the_trace_has_not_is_refused_before_anything_is_tried(
-    bundle, settings, monkeypatch
-):
-    never = "torchloom_core.lab.fitting.choose.choose"
-    monkeypatch.setattr(never, lambda *_, **__: pytest.fail("it was tried"))
-    with pytest.raises(TraceError, match="need a kind of its events, was 'nonsense'"):
-        fit_best(bundle, discover(), HORIZON, replace(settings, kinds=("crash", "nonsense")))
-
-
 def test_without_a_failure_the_choice_is_refused_in_one_line(tmp_path, settings):
     calm, _ = write_bundle(tmp_path / "c.tltrace", rate=0.0, metrics={"heat": warm()})
     with pytest.raises(TraceError, match="need failures in the folds of the training time"):

@@ -15,6 +15,7 @@ from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.floor.errors import ConfigError, LeakError, PluginError, TraceError
 from torchloom_core.lab.activation.discovery import PluginInfo, discover
 from torchloom_core.lab.evaluate.forecasts.altered_future import OtherFuture
+from torchloom_core.lab.fitting.checks import checked_trace
 from torchloom_core.lab.fitting.fit import _limits, fit
 from torchloom_core.lab.fitting.time_split import Fitting
 from torchloom_core.lab.learning.calibration import Calibration
@@ -84,8 +85,9 @@ def test_a_trace_with_a_changed_file_is_refused(tmp_path, settings):
     mine, _ = write_bundle(tmp_path / "t.tltrace", rate=0.03)
     with (mine.path / "events.jsonl").open("a") as file:
         file.write("\n")
-    with pytest.raises(TraceError, match=r"events\.jsonl.*; the file changed after the bundle was"):
-        fit(mine, info(Blind), {}, settings)
+    refused = pytest.raises(TraceError, match=r"events\.jsonl.*; the file changed after the bundle")
+    with refused, checked_trace(mine, settings):
+        pass
 
 
 @pytest.mark.slow
@@ -457,8 +459,8 @@ def test_parts_that_cannot_be_files_are_refused_once_it_has_learned(bundle, sett
 @pytest.mark.slow
 def test_a_trace_that_knows_an_event_before_it_happens_is_not_learned_from(tmp_path, settings):
     early = some_days(tmp_path / "t.tltrace", event("n00000", 40, known_h=30))
-    with pytest.raises(LeakError, match="future_feature"):
-        fit(early, info(Quiet), {}, settings)
+    with pytest.raises(LeakError, match="future_feature"), checked_trace(early, settings):
+        pass
 
 
 @pytest.mark.slow
@@ -536,8 +538,8 @@ def test_a_failure_without_an_end_lasts_repair_s_which_the_model_stores(bundle, 
     ids=["kind", "known before"],
 )
 def test_a_name_that_the_trace_has_not_is_refused(bundle, settings, names, problem):
-    with pytest.raises(TraceError) as error:
-        fit(bundle, info(Quiet), {}, replace(settings, **names))
+    with pytest.raises(TraceError) as error, checked_trace(bundle, replace(settings, **names)):
+        pass
     assert one_line(error) == f"{bundle.path}: need {problem}"
 
 

@@ -101,6 +101,7 @@ def fit(
     need(*SCORES, "safetensors", "skops")
     from torchloom_core.lab.activation.discovery import by_name, discover
     from torchloom_core.lab.fitting.build import refuse_unmeasured
+    from torchloom_core.lab.fitting.checks import check_predictor, checked_trace
     from torchloom_core.lab.fitting.choose import AUTO, fit_best
     from torchloom_core.lab.fitting.fit import fit as fit_model
     from torchloom_core.lab.fitting.time_split import FitSettings
@@ -139,25 +140,28 @@ def fit(
         def stages(name: str) -> "Progress":
             return lambda share: report_progress(name, share, 1.0)
 
-        if predictor == AUTO:
-            model = fit_best(
-                bundle,
-                list(predictors.values()),
-                options,
-                fit_settings,
-                baselines=baselines,
-                stages=stages,
-            )
-        else:
-            model = fit_model(
-                bundle,
-                predictors[predictor],
-                options,
-                fit_settings,
-                baselines=baselines,
-                stages=stages,
-                source="--option",
-            )
+        with checked_trace(bundle, fit_settings):
+            if predictor == AUTO:
+                model = fit_best(
+                    bundle,
+                    list(predictors.values()),
+                    options,
+                    fit_settings,
+                    baselines=baselines,
+                    stages=stages,
+                )
+            else:
+                info = predictors[predictor]
+                check_predictor(bundle, info, options, fit_settings, source="--option")
+                model = fit_model(
+                    bundle,
+                    info,
+                    options,
+                    fit_settings,
+                    baselines=baselines,
+                    stages=stages,
+                    source="--option",
+                )
         model.save(place, force=force)
     if json:
         print_json(model.card)

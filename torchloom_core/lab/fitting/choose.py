@@ -23,13 +23,14 @@ from torchloom_core.lab.evaluate.forecasts.backtest_forecasts import (
 )
 from torchloom_core.lab.evaluate.forecasts.scores import auprc_of
 from torchloom_core.lab.fitting.build import FAULTS, METRICS, build, usual_spans_s
+from torchloom_core.lab.fitting.checks import warn_missing_metrics
 from torchloom_core.lab.fitting.feasibility import (
     available_bytes,
     uncounted,
     warn_frequent_forecasts,
     without_room,
 )
-from torchloom_core.lab.fitting.fit import check, fit, warn_missing_metrics
+from torchloom_core.lab.fitting.fit import fit
 from torchloom_core.lab.fitting.passes import Passes, Stages
 from torchloom_core.lab.fitting.time_split import FitSettings, Fitting, folds
 from torchloom_core.lab.learning.card import Tried
@@ -149,7 +150,6 @@ def fit_best(
     An option applies to all that have it. Other parameters and errors are those of
     :func:`~torchloom_core.lab.fitting.fit.fit`; TraceError also if no fold can be scored.
     """
-    check(bundle, settings)
     among = candidates(plugins, options, tick_s=settings.tick_s, has_metrics=bool(bundle.metrics))
     if why := uncounted(bundle, settings.task_of(options[HORIZON])):
         raise _unscorable(bundle, settings, f"; {why}")
@@ -174,7 +174,6 @@ def fit_best(
         baselines=baselines,
         stages=stages,
         source="--option",
-        is_checked=True,
     )
     card = msgspec.structs.replace(model.card, tried=tried, limits=(*limits, *model.card.limits))
     return replace(model, card=card)

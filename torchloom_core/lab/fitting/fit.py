@@ -4,20 +4,17 @@
 """
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
-from torchloom_core.floor.errors import ConfigError, PluginError, TraceError
-from torchloom_core.floor.suggest import nearest
-from torchloom_core.interface.api import Learner, Predictor
+from torchloom_core.floor.errors import ConfigError, PluginError
+from torchloom_core.interface.api import Learner
 from torchloom_core.lab.activation.discovery import PluginInfo
-from torchloom_core.lab.evaluate.contradictions import refuse_contradicting, warn_beyond_end
 from torchloom_core.lab.evaluate.forecasts.component_inputs import GROUP
 from torchloom_core.lab.evaluate.forecasts.leaks import IN_SERVICE, find_leaky_inputs
-from torchloom_core.lab.evaluate.unmeasured import missing, warn_missing
 from torchloom_core.lab.fitting.baselines import Baselines
 from torchloom_core.lab.fitting.build import (
     ATTRIBUTES,
@@ -27,16 +24,8 @@ from torchloom_core.lab.fitting.build import (
     build,
     columns_of,
     parts_of,
-    usual_spans_s,
 )
 from torchloom_core.lab.fitting.examples import Examples
-from torchloom_core.lab.fitting.feasibility import (
-    available_bytes,
-    refuse_without_room,
-    warn_fine_ticks,
-    warn_frequent_forecasts,
-    warn_short_spans,
-)
 from torchloom_core.lab.fitting.passes import (
     CalibratedForecasts,
     Passes,
@@ -51,9 +40,7 @@ from torchloom_core.lab.learning.forecast_score import FEW, ForecastScore, alarm
 from torchloom_core.lab.learning.model import Model, ModelInfo
 from torchloom_core.lab.learning.skill import RANDOM, leaky
 from torchloom_core.lab.trace.bundle.bundle import Bundle
-from torchloom_core.lab.trace.bundle.checksums import refuse_changed
 from torchloom_core.lab.trace.bundle.recorded_values import prints, recorded_values
-from torchloom_core.lab.trace.feed.watched import watch
 
 _NOT_CARRIED_OVER = (
     "The forecasts of the refit could not be mapped to those that were calibrated: there are none "
@@ -71,9 +58,10 @@ def fit(
     baselines: Sequence[PluginInfo] = (),
     stages: Stages = lambda _: lambda _: None,
     source: str = "options",
-    is_checked: bool = False,
 ) -> Model:
     """Fit a predictor, calibrate it, and score it on the time after ``until_ns``.
+
+    The trace and the predictor passed the :mod:`~torchloom_core.lab.fitting.checks`.
 
     Parameters
     ----------
@@ -81,8 +69,6 @@ def fit(
         As under ``[predictors.<name>]``; ``source`` is where they are from, for errors.
     baselines : sequence of PluginInfo
         The installed ones of ``BASELINES`` and ``DETECTORS``.
-    is_checked : bool
-        Whether the trace passed :func:`check`, and the predictor fits in memory.
 
     Raises
     ------
@@ -90,19 +76,10 @@ def fit(
         If an option is wrong.
     PluginError
         If the predictor breaks its contract, cannot learn from the trace or makes no forecast.
-    TraceError, LeakError
-        If the trace was replaced meanwhile or is too short, or as :func:`check`.
+    TraceError
+        If the trace is too short.
     """
-    if not is_checked:
-        check(bundle, settings)
     plugin, all_options = build(bundle, info, options, tick_s=settings.tick_s, source=source)
-    if not is_checked:
-        refuse_without_room(bundle, settings, plugin, available_bytes())
-        warn_missing_metrics(bundle, info.name, [plugin])
-        warn_frequent_forecasts(bundle, settings, info.name, [plugin])
-        spans_s = all_options.get("spans_s", ()) if all_options.get(METRICS) else ()
-        usual_s = usual_spans_s(plugin.horizon_s, settings.tick_s)
-        warn_short_spans(bundle, info.name, spans_s, usual_s)
     fitting = Fitting(bundle, settings, plugin)
     compared = Baselines(fitting, plugin, baselines)
     passes = Passes(
@@ -146,43 +123,7 @@ def fit(
         limits=(*_limits(fitting, examples, forecasts, own), *limits),
         columns=columns,
     )
-    model = Model(_info(fitting, info, all_options, forecasts, own), parts, card)
-    bundle.refuse_replaced()
-    return model
-
-
-def check(bundle: Bundle, settings: FitSettings) -> None:
-    """Refuse a trace that changed or leaks the future, and names that it does not have.
-
-    Warn of events after its end, and of ticks far shorter than its sampling interval.
-    """
-    bundle.digest()  # compared again at the end of the fit
-    refuse_changed(bundle.path, bundle.manifest.files)
-    refuse_contradicting(bundle)
-    warn_beyond_end(bundle)
-    warn_fine_ticks(bundle, settings.tick_s)
-    kinds = {event.kind for event in bundle.events()}
-    labels = {name for of in watch(bundle).labels.of for name in of}
-    for what, names, known in (
-        ("kind of its events", settings.kinds, kinds),
-        (
-            "metric, attribute or kind of event of this trace",
-            settings.known_before,
-            {*bundle.metrics, *labels, *kinds, GROUP, IN_SERVICE},
-        ),
-    ):
-        for name in names:
-            if name not in known:
-                raise TraceError(
-                    f"{bundle.path}: need a {what}, was {name!r}{nearest(name, known)}"
-                )
-
-
-def warn_missing_metrics(bundle: Bundle, name: str, plugins: Iterable[Predictor]) -> None:
-    """Warn of metrics that a predictor, or its candidates, read and the trace does not have."""
-    known = {*bundle.metrics}
-    unseen = {metric for plugin in plugins for metric in missing(plugin.needs, known)}
-    warn_missing(f"predictor {name}", unseen, known, "the trace")
+    return Model(_info(fitting, info, all_options, forecasts, own), parts, card)
 
 
 def _without(
@@ -211,7 +152,6 @@ def _without(
             {**options, **changed},
             settings,
             stages=lambda stage: stages(f"{stage} without {named}"),
-            is_checked=True,
         )
     except (ConfigError, PluginError) as error:
         return f"It cannot be fitted without {named}: {error}."
