@@ -33,6 +33,8 @@ class CommandRecord:
     results: Counter[str] = field(default_factory=Counter)
     pids: dict[int, Incarnation] = field(default_factory=dict)
     proposals: Counter[str] = field(default_factory=Counter)
+    backlogs: list[Span] = field(default_factory=list)
+    """While it lags behind reports, and for the grace after it, the Weaver ends no command."""
     epochs: int = 0
 
 
@@ -42,15 +44,21 @@ def read(root: Path) -> CommandRecord:
     for record in read_epochs(root):
         recorded.epochs += 1
         sent_as = ""
+        behind_since: float | None = None
         for line in record.lines():
             if line.kind == "tick":
                 continue
             body = msgspec.json.decode(line.body)
+            t = line.ts_ns / SECOND_NS
+            if line.kind == "backlog":
+                if behind_since is not None:
+                    recorded.backlogs.append(Span(behind_since, t + GRACE_S))
+                behind_since = None if body["taken_until_ns"] is None else t
             if line.n == 0:
                 sent_as = body.get("sent_as", "") if line.kind == "request" else ""
             elif line.kind == "proposed" and sent_as:
                 recorded.proposals[sent_as] += 1
-            _take(recorded, line.kind, line.ts_ns / SECOND_NS, body)
+            _take(recorded, line.kind, t, body)
     return recorded
 
 

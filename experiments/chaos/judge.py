@@ -172,7 +172,7 @@ def _look_at_commands(
         span._replace(end=span.end + BACK_S)
         for span in down(timeline, "weaver") + down(timeline, "broker")
     ]
-    findings.blame(commands.faults(recorded, requests, away))
+    findings.blame(commands.faults(recorded, requests, away + recorded.backlogs))
     cut_short = {row["name"] for row in timeline if row["event"] == "end" and row.get("struck")}
     journals = [
         (row, record.rows(folder / f"{row['name']}.journal"), row["name"] in cut_short)
