@@ -5,20 +5,22 @@ The tests compare it with :mod:`experiments.formulas.formulas` in seconds, and
 """
 
 import heapq
+import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.formulas.processes import poisson_hits
 from torchloom_core.lab.simulate.event_queue import to_ns
 from torchloom_core.lab.simulate.model import FleetModel
 from torchloom_core.lab.simulate.records import Result
 from torchloom_core.lab.simulate.scenario import Hit, JobSpec, Tier
+from torchloom_core.lab.trace import Follows
 
 NO_TIER = Tier(save_s=0.0, restart_s=0.0, interval_s=math.inf)
 
+_BLOCK = 1024
 LEAD_S = 1.0
 """How long before a predicted failure the answer to it is complete."""
 
@@ -35,18 +37,8 @@ def plain_job(
     **costs: float,
 ) -> JobSpec:
     """Return a job of groups of one node, in which all that is not given costs nothing."""
-    every = dict.fromkeys(
-        (
-            "proactive_save_s",
-            "detect_s",
-            "migrate_s",
-            "rejoin_s",
-            "provision_s",
-            "warm_up_s",
-            "inspect_s",
-        ),
-        0.0,
-    )
+    names = ("proactive_save", "detect", "migrate", "rejoin", "provision", "warm_up", "inspect")
+    every = {f"{name}_s": 0.0 for name in names}
     return JobSpec(
         groups=groups,
         nodes_per_group=1,
@@ -69,6 +61,30 @@ def fleet(job: JobSpec, hits: Iterable[Hit], wall_s: float) -> FleetModel:
 def names(job: JobSpec) -> list[str]:
     """Return the nodes of :func:`fleet`."""
     return [f"n{index}" for index in range(job.nodes)]
+
+
+def poisson_hits(
+    rng: np.random.Generator, mtbf_s: float, *, nodes: Sequence[str] = (), name: str = "poisson"
+) -> Iterator[Hit]:
+    """Yield hits without end, with exponential gaps of mean ``mtbf_s``.
+
+    Each strikes one of ``nodes``, all alike, which is repaired at once. Without ``nodes`` each is a
+    fault of the job itself.
+    """
+    ts_s, numbers = 0.0, itertools.count(1)
+    while True:
+        gaps = rng.exponential(mtbf_s, _BLOCK).tolist()
+        places = rng.integers(max(1, len(nodes)), size=_BLOCK).tolist()
+        for gap, place in zip(gaps, places, strict=True):
+            ts_s += gap
+            struck = (nodes[place],) if nodes else ()
+            yield _hit(f"{name}-{next(numbers)}", ts_s, struck)
+
+
+def periodic_hits(every_s: float) -> Iterator[Hit]:
+    """Yield a fault of the job every ``every_s``, without end."""
+    for number in itertools.count(1):
+        yield _hit(f"periodic-{number}", number * every_s)
 
 
 def play_checkpoints(
@@ -111,7 +127,7 @@ def play_predictions(
     alarms_s = np.concatenate([predicted_s, _false_alarms(rng, mtbf_s, recall, precision, wall_s)])
     durable = Tier(save_s=save_s, restart_s=restart_s, interval_s=period_s - save_s)
     job = plain_job(durable=durable, detect_s=detect_s, proactive_save_s=proactive_save_s)
-    hits = [_job_fault(number, ts_s) for number, ts_s in enumerate(failures_s.tolist())]
+    hits = [_hit(str(number), ts_s) for number, ts_s in enumerate(failures_s.tolist())]
     model = fleet(job, hits, wall_s)
     for ts_s in np.sort(alarms_s - proactive_save_s).tolist():
         model.advance(to_ns(max(0.0, ts_s)))
@@ -156,7 +172,7 @@ def play_migrations(
     where = [nodes[place] for place in rng.integers(len(nodes), size=len(failures_s)).tolist()]
     is_predicted = rng.random(len(failures_s)) < recall
     hits = [
-        Hit(id=str(number), ts_ns=to_ns(ts_s), nodes=(node,), follows="component", repair_ns=0)
+        _hit(str(number), ts_s, (node,))
         for number, (ts_s, node) in enumerate(zip(failures_s.tolist(), where, strict=True))
     ]
     false_s = _false_alarms(rng, mtbf_s, recall, precision, wall_s).tolist()
@@ -249,5 +265,7 @@ def _false_alarms(
     return _poisson(rng, mtbf_s * precision / (recall * (1 - precision)), wall_s)
 
 
-def _job_fault(number: int, ts_s: float) -> Hit:
-    return Hit(id=str(number), ts_ns=to_ns(ts_s), nodes=(), follows="job", repair_ns=0)
+def _hit(name: str, ts_s: float, nodes: tuple[str, ...] = ()) -> Hit:
+    """Return a failure of the nodes, or of the job, that is repaired at once."""
+    follows: Follows = "component" if nodes else "job"
+    return Hit(id=name, ts_ns=to_ns(ts_s), nodes=nodes, follows=follows, repair_ns=0)

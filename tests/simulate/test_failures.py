@@ -1,11 +1,7 @@
 """Failures of a trace as hits of the fleet model."""
 
-import itertools
-
-import numpy as np
 import pytest
 
-from experiments.formulas.processes import periodic_hits, poisson_hits
 from tests.trace.small import NODES, at, bundle, fault
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.lab.simulate.failures import hits
@@ -96,22 +92,3 @@ def test_nonfatal_outside_or_unwatched_events_are_no_failures(tmp_path):
         fault(20, "nobody"),
     ]
     assert found(tmp_path, events, start_s=10, end_s=50) == []
-
-
-def test_poisson_hits_come_at_their_rate_on_all_nodes_alike():
-    hits_ = list(
-        itertools.islice(
-            poisson_hits(np.random.default_rng(0), 100.0, nodes=["a", "b"], repair_s=5.0), 20_000
-        )
-    )
-    assert hits_[-1].ts_ns / SECOND_NS / 20_000 == pytest.approx(100.0, rel=0.03)
-    assert sum(hit.nodes == ("a",) for hit in hits_) == pytest.approx(10_000, abs=300)
-    assert {hit.repair_ns for hit in hits_} == {5 * SECOND_NS}
-    times = [hit.ts_ns for hit in hits_]
-    assert times == sorted(times)
-
-
-def test_periodic_hits_take_turns():
-    first = list(itertools.islice(periodic_hits(10.0, nodes=["a", "b"], start_ns=5), 3))
-    assert [(hit.ts_ns - 5) // SECOND_NS for hit in first] == [10, 20, 30]
-    assert [hit.nodes for hit in first] == [("b",), ("a",), ("b",)]
