@@ -25,11 +25,7 @@ def signed_log(numbers: Floats) -> Floats:
 
 
 class Regression(NamedTuple):
-    """A regression on standardised columns, with indicator columns for unknown values.
-
-    ``median`` replaces unknown values, 0 for a column without values; ``flagged`` are the columns
-    with unknown values in training.
-    """
+    """A regression on standardised columns, with indicator columns for unknown values."""
 
     median: Floats
     """Replaces unknown values; 0 for a column without values."""

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from tests.evaluate.episodes import DAY_NS, DAYS, HOUR_NS, JOB, NODES, START_NS, event, write
 from tests.trace.small import bundle
 from torchloom_core.floor.errors import TraceError
-from torchloom_core.lab.evaluate.goodput.episode import draw, episode_of, opened, rng, span_ns
+from torchloom_core.lab.evaluate.goodput.episode import draw, opened, rng, span_ns
 from torchloom_core.lab.trace.bundle.schema import Component
 from torchloom_core.wire.events import NodeFault
 
@@ -181,9 +181,8 @@ def test_only_failures_of_its_own_nodes_in_its_own_time_concern_a_run(tmp_path):
 
 def test_an_episode_is_that_of_its_bundle_and_drawn_once(empty):
     options = {"unknown": "component", "from_ns": FROM_NS}
-    stage = episode_of(empty.path, ALL, 3, **options)
-    assert episode_of(empty.path, ALL, 3, **options) is stage
     bundle = opened(empty.path)
     assert opened(empty.path) is bundle
-    assert stage == draw(bundle, ALL, 3, **options)
+    stage = draw(bundle, ALL, 3, **options)
+    assert draw(bundle, ALL, 3, **options) is stage
     assert stage.start_ns == FROM_NS

@@ -27,11 +27,15 @@ from torchloom_core.lab.evaluate.assumptions import of_replay
 from torchloom_core.lab.evaluate.forecasts.labels import Task
 from torchloom_core.lab.evaluate.forecasts.scoring import scorer_of, split_ns
 from torchloom_core.lab.evaluate.goodput.candidates import Forecaster
-from torchloom_core.lab.evaluate.open_loop import recorded_outputs, replay_policies
+from torchloom_core.lab.evaluate.open_loop import replay_policies
 from torchloom_core.lab.learning.calibration import Calibration
 from torchloom_core.lab.learning.model import Model
 from torchloom_core.lab.trace.bundle.bundle import Bundle
-from torchloom_core.lab.trace.recorded.recorded import from_trajectory, recorded_incarnation
+from torchloom_core.lab.trace.recorded.recorded import (
+    from_trajectory,
+    recorded_incarnation,
+    recorded_inputs,
+)
 from torchloom_core.live.dispatch.policy_guard import RecordedGuard
 from torchloom_core.live.kernel.kernel import Kernel
 from torchloom_core.live.trajectory.writer import TrajectoryWriter
@@ -105,8 +109,8 @@ def test_a_policy_proposes_the_same_in_replay_as_live(tmp_path):
     )
     again = [
         one
-        for _, outputs in recorded_outputs(kernel, recorded)
-        for one in outputs
+        for ts_ns, message in recorded_inputs(recorded)
+        for one in kernel.step(message, ts_ns)
         if isinstance(one, Verdict)
     ]
     assert list(map(msgspec.json.encode, again)) == list(map(msgspec.json.encode, shown))

@@ -1,5 +1,7 @@
 """Results over several traces, each of which is one fleet with equal weight."""
 
+import math
+
 import numpy as np
 import pytest
 from scipy.stats import t, ttest_1samp
@@ -10,7 +12,6 @@ from torchloom_core.lab.evaluate.forecasts.scores import Pool, auprc_of
 from torchloom_core.lab.evaluate.over_fleets import (
     difference_over_fleets,
     mean_over_fleets,
-    rate_over_fleets,
     scores_over_fleets,
     share_over_fleets,
 )
@@ -40,14 +41,13 @@ def test_a_fleet_without_a_value_is_excluded_and_counted_in_the_method():
 def test_no_share_leaves_its_scale_and_no_rate_is_below_zero():
     wide = share_over_fleets([0.0, 1.0, 0.5], 3)
     assert (wide.low, wide.high) == (0.0, 1.0)
-    assert rate_over_fleets([0.0, 9.0, 0.0], 3).low == 0.0
+    assert share_over_fleets([0.0, 9.0, 0.0], 3, math.inf).low == 0.0
     assert mean_over_fleets([0.0, 9.0, 0.0], 3).low < 0.0
 
 
-@pytest.mark.parametrize("over_fleets", [share_over_fleets, rate_over_fleets])
 @pytest.mark.parametrize("figure", [0.0, 0.1])
-def test_fleets_that_do_not_differ_are_no_certainty(over_fleets, figure):
-    found = over_fleets([figure] * 3, 3)
+def test_fleets_that_do_not_differ_are_no_certainty(figure):
+    found = share_over_fleets([figure] * 3, 3)
     assert (found.value, found.low, found.high) == (pytest.approx(figure), None, None)
     assert found.method == "none: need figures that differ, was one value in all"
 

@@ -11,7 +11,7 @@ from torchloom_core.lab.trace.bundle.bundle import Bundle
 from torchloom_core.lab.trace.bundle.schema import Component, Event, Row
 from torchloom_core.lab.trace.bundle.writer import BundleWriter
 from torchloom_core.lab.trace.feed.feed import Feed
-from torchloom_core.live.fleet.sample_table import SampleTable
+from torchloom_core.live.fleet.samples import SampleTable
 from torchloom_core.wire.events import NodeFault, Tick
 from torchloom_core.wire.messages import Exit, Hello
 

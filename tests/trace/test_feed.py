@@ -35,8 +35,7 @@ from torchloom_core.lab.trace.bundle.bundle import Bundle
 from torchloom_core.lab.trace.bundle.schema import Component, Event, Placement
 from torchloom_core.lab.trace.feed import feed as feed_module
 from torchloom_core.lab.trace.feed.feed import Feed, views
-from torchloom_core.live.fleet.sample_stretch import SampleStretch
-from torchloom_core.live.fleet.sample_table import SampleTable
+from torchloom_core.live.fleet.samples import SampleStretch, SampleTable
 from torchloom_core.plugin import Need, NeedFaults, NeedPast
 from torchloom_core.wire.events import NodeFault, Tick
 from torchloom_core.wire.messages import Hello

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from torchloom_core.capabilities.annotate_node import AnnotateNode
-from torchloom_core.live.capability import ActionKind, Plan, Run, nearest
+from torchloom_core.capabilities.cordon.kind import not_known
+from torchloom_core.live.capability import ActionKind, Plan, Run
 
 
 class AnnotateNodeKind(ActionKind[AnnotateNode]):
@@ -20,13 +21,7 @@ class AnnotateNodeKind(ActionKind[AnnotateNode]):
 
     def obstacle(self, action: AnnotateNode, run: Run) -> str:
         """Refuse an unknown node."""
-        nodes = run.fleet.nodes()
-        need = "need a node that has had a worker or a reported fault"
-        return (
-            ""
-            if action.node in nodes
-            else f"{need}, was {action.node!r}{nearest(action.node, nodes)}"
-        )
+        return not_known(action.node, run)
 
     def summary(self, action: AnnotateNode, plan: Plan, run: Run) -> str:
         """Return the node and the text."""

@@ -1,12 +1,5 @@
 """A cordon on the fleet model: the node is used only if there is no other."""
 
-from torchloom_core.capabilities.cordon import CordonNode
-from torchloom_core.lab.capability import FleetAnswer, FleetModel
+from torchloom_core.lab.capability import FleetAnswer
 
-
-def avoid(model: FleetModel, action: CordonNode) -> None:
-    """Cordon the node."""
-    model.cordon(action.node)
-
-
-ANSWER = FleetAnswer(done=avoid)
+ANSWER = FleetAnswer(done=lambda model, action: model.cordon(action.node))

@@ -27,9 +27,7 @@ class CordonKind(ActionKind[CordonNode]):
                 return f"node {node} is already cordoned, without an end"
             end = moment_text(end_ns // SECOND_NS * SECOND_NS)
             return f"node {node} is already cordoned, until {end}"
-        nodes = run.fleet.nodes()
-        need = "need a node that has had a worker or a reported fault"
-        return "" if node in nodes else f"{need}, was {node!r}{nearest(node, nodes)}"
+        return not_known(node, run)
 
     def at_once(self, action: CordonNode, cordons: Cordons, now_ns: int) -> None:
         """Cordon the node."""
@@ -42,6 +40,13 @@ class CordonKind(ActionKind[CordonNode]):
     def describe(self, action: Mapping[str, Any]) -> str:
         """Return ``cordon node n7 for 3600 s``."""
         return f"cordon node {action['node']}{_for(action.get('lasts_s'))}"
+
+
+def not_known(node: str, run: Run) -> str:
+    """Return that the run has never had this node, "" if it has."""
+    nodes = run.fleet.nodes()
+    need = "need a node that has had a worker or a reported fault"
+    return "" if node in nodes else f"{need}, was {node!r}{nearest(node, nodes)}"
 
 
 def _for(lasts_s: float | None) -> str:

@@ -1,12 +1,5 @@
 """An uncordon on the fleet model: the node is used as any other again."""
 
-from torchloom_core.capabilities.uncordon import UncordonNode
-from torchloom_core.lab.capability import FleetAnswer, FleetModel
+from torchloom_core.lab.capability import FleetAnswer
 
-
-def use_again(model: FleetModel, action: UncordonNode) -> None:
-    """Uncordon the node."""
-    model.uncordon(action.node)
-
-
-ANSWER = FleetAnswer(done=use_again)
+ANSWER = FleetAnswer(done=lambda model, action: model.uncordon(action.node))

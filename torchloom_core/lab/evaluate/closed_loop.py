@@ -14,7 +14,7 @@ from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.interface.forecasting import run_predictor
 from torchloom_core.lab.evaluate.arm import Verdicts, verdicts_of
 from torchloom_core.live.dispatch.policy_guard import RecordedGuard
-from torchloom_core.live.fleet.sample_table import SampleTable
+from torchloom_core.live.fleet.samples import SampleTable
 from torchloom_core.live.kernel.kernel import Kernel
 from torchloom_core.live.kernel.plugins.host import ActivePlugins
 from torchloom_core.wire.actions import Action

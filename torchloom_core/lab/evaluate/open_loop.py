@@ -55,12 +55,13 @@ def replay_policies(
     incident of ``task``. A recorded trajectory is replayed whole. ConfigError if the arm's config
     is wrong.
     """
-    if is_recorded(bundle):
+    stream: Iterator[tuple[int, Sequence[Output]]]
+    if (bundle.path / INPUTS).is_file():
         incarnation = recorded_incarnation(bundle)
         own = replace(incarnation.config, policies=arm.policies, predictors=arm.predictors)
         plugins = activate(own, installed(), source)
         kernel = Kernel(own, plugins, RecordedGuard(incarnation.overruns))
-        stream = recorded_outputs(kernel, bundle)
+        stream = ((ts_ns, kernel.step(one, ts_ns)) for ts_ns, one in recorded_inputs(bundle))
     else:
         own = replace(ticking(config), policies=arm.policies, predictors=arm.predictors)
         plugins = activate(own, installed(), source)
@@ -82,17 +83,6 @@ def replay_policies(
     failed = "; ".join(f"{f.rule}: {f.detail}" for f in failures_of(plugins, kernel))
     silent = tuple(sorted(kernel.forecasts.silent))
     return replace(statistics.result(arm.name), what=arm.what, failed=failed, silent=silent)
-
-
-def is_recorded(bundle: Bundle) -> bool:
-    """Return whether the bundle holds recorded inputs of a kernel."""
-    return (bundle.path / INPUTS).is_file()
-
-
-def recorded_outputs(kernel: Kernel, bundle: Bundle) -> Iterator[tuple[int, Sequence[Output]]]:
-    """Step a kernel through recorded inputs; yield time and outputs of each."""
-    for ts_ns, message in recorded_inputs(bundle):
-        yield ts_ns, kernel.step(message, ts_ns)
 
 
 def _open_loop(

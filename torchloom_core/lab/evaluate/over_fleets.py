@@ -50,14 +50,16 @@ def mean_over_fleets(figures: Sequence[float], traces: int) -> Interval:
     )
 
 
-def share_over_fleets(figures: Sequence[float], traces: int) -> Interval:
-    """Return the same for figures between 0 and 1, without an interval if all are equal."""
-    return _within(figures, traces, 1.0)
-
-
-def rate_over_fleets(figures: Sequence[float], traces: int) -> Interval:
-    """Return the same for figures of at least 0, without an interval if all are equal."""
-    return _within(figures, traces, math.inf)
+def share_over_fleets(figures: Sequence[float], traces: int, most: float = 1.0) -> Interval:
+    """Return the same for figures from 0 to ``most``, without an interval if all are equal."""
+    of = mean_over_fleets(figures, traces)
+    if of.low is None or of.high is None:
+        return of
+    if min(figures) == max(figures):
+        return Interval(
+            value=of.value, method="none: need figures that differ, was one value in all"
+        )
+    return replace(of, low=max(0.0, of.low), high=min(most, of.high))
 
 
 def difference_over_fleets(figures: Sequence[float], traces: int) -> Interval:
@@ -67,17 +69,6 @@ def difference_over_fleets(figures: Sequence[float], traces: int) -> Interval:
         ahead=sum(figure > 0 for figure in figures),
         behind=sum(figure < 0 for figure in figures),
     )
-
-
-def _within(figures: Sequence[float], traces: int, most: float) -> Interval:
-    of = mean_over_fleets(figures, traces)
-    if of.low is None or of.high is None:
-        return of
-    if min(figures) == max(figures):
-        return Interval(
-            value=of.value, method="none: need figures that differ, was one value in all"
-        )
-    return replace(of, low=max(0.0, of.low), high=min(most, of.high))
 
 
 def over_fleets(found: Sequence[TraceResults], pool: Pool) -> OverFleets:
@@ -109,8 +100,8 @@ def _score(scores: Sequence[ForecastScore], pool: Pool) -> FleetScore:
             [one.precision.value for one in scores if _found(one) + _false(one)], count
         ),
         recall=share_over_fleets([one.recall.value for one in scores if one.incidents], count),
-        false_alarms_per_node_day=rate_over_fleets(
-            [one.false_alarms_per_node_day.value for one in scores], count
+        false_alarms_per_node_day=share_over_fleets(
+            [one.false_alarms_per_node_day.value for one in scores], count, math.inf
         ),
         versus={
             name: difference_over_fleets(

@@ -161,9 +161,7 @@ def _table(
 
 def interval_text(interval: Interval) -> str:
     """Return ``0.089 [0.053, 0.144]``, or the value alone without an interval."""
-    if interval.low is None or interval.high is None:
-        return f"{interval.value:.3g}"
-    return f"{interval.value:.3g} [{interval.low:.3g}, {interval.high:.3g}]"
+    return interval.text("{:.3g}".format)
 
 
 def _exposure(card: Card) -> str:

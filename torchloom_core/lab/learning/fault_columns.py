@@ -3,7 +3,7 @@
 Columns are of the worker's node, of the other nodes in its group, and of all other nodes.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -66,14 +66,15 @@ class Places(NamedTuple):
     @classmethod
     def of(
         cls,
-        workers: Sequence[str],
-        node: Sequence[str],
-        rack: Sequence[str],
-        labels: Sequence[Mapping[str, str | float]],
+        source: tuple[Sequence[Any], ...],
         groups: Sequence[str],
         places: Sequence[str],
     ) -> "Places":
-        """Assign numbers to places, racks and labels."""
+        """Assign numbers to places, racks and labels.
+
+        ``source`` has the workers, and the node, the rack and the labels of each.
+        """
+        _, _, rack, labels = source
         row_of = {place: row for row, place in enumerate(dict.fromkeys(places))}
         rows = np.fromiter((row_of[place] for place in places), np.intp, len(places))
 
@@ -87,7 +88,7 @@ class Places(NamedTuple):
 
         fleet = Peers.of(np.zeros(len(row_of), dtype=np.intp))
         same = [numbered([of.get(name) for of in labels]) for name in groups]
-        return cls((workers, node, rack, labels), row_of, rows, [numbered(rack), fleet, *same])
+        return cls(source, row_of, rows, [numbered(rack), fleet, *same])
 
 
 MEMORY_HALF_LIVES = 5
@@ -168,7 +169,7 @@ class FaultColumns:
         self._half_lives_s = tuple(half_lives_s)
         self._groups = groups
         self._incident_s = incident_s
-        self._fleet = Places.of((), (), (), (), (), ())
+        self._fleet = Places.of(((), (), (), ()), (), ())
         self._struck: dict[str, _Struck] = {}
         self._fleet_faults = _FleetFaults((), self._fleet, _placed([]), _placed([]))
         self.memory_s = MEMORY_HALF_LIVES * max(half_lives_s, default=0.0)
@@ -224,7 +225,7 @@ class FaultColumns:
     def _fleet_of(self, view: FleetView) -> Places:
         source = (view.workers, view.node, view.rack, view.labels)
         if any(one is not other for one, other in zip(source, self._fleet.source, strict=True)):
-            self._fleet = Places.of(*source, self._groups or (), places_of(view))
+            self._fleet = Places.of(source, self._groups or (), places_of(view))
         return self._fleet
 
     def _incidents(self, view: FleetView, fleet: Places) -> list[tuple[NDArray[np.intp], Floats]]:

@@ -1,7 +1,7 @@
 """The score of a forecast, as in cards and reports, with its words and units."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -62,6 +62,12 @@ class Interval(msgspec.Struct, frozen=True, kw_only=True):
     method: str = ""
     ahead: int | None = None
     behind: int | None = None
+
+    def text(self, form: Callable[[float], str]) -> str:
+        """Return ``value [low, high]``, or the value alone where there is no interval."""
+        if self.low is None or self.high is None:
+            return form(self.value)
+        return f"{form(self.value)} [{form(self.low)}, {form(self.high)}]"
 
 
 class CalibrationBin(msgspec.Struct, frozen=True, kw_only=True):

@@ -224,6 +224,4 @@ def _interval(share: Interval) -> str:
 
 
 def _text(interval: Interval) -> str:
-    if interval.low is None:
-        return f"{interval.value:+.3g}"
-    return f"{interval.value:+.3g} [{interval.low:+.3g}, {interval.high:+.3g}]"
+    return interval.text("{:+.3g}".format)

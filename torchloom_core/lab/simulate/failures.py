@@ -1,6 +1,5 @@
 """Convert the failures of a trace bundle to hits of the fleet model."""
 
-from collections.abc import Iterable
 from typing import Literal
 
 from torchloom_core.lab.simulate.event_queue import to_ns
@@ -51,7 +50,8 @@ def _root(event: Event, fatal: dict[str, Event]) -> str:
 def _hit(events: list[Event], watched: Watched, unknown: Follows, repair_ns: int) -> Hit | None:
     first = min(events, key=lambda event: (event.t_event, event.id))
     follows = unknown if first.follows == "unknown" else first.follows
-    nodes = _nodes(events, watched)
+    rows = {row for event in events for row in watched.rows_of(event.component)}
+    nodes = tuple(sorted({watched.node[row] for row in rows}))
     if not nodes:
         return None
     until_ns = max(
@@ -66,8 +66,3 @@ def _hit(events: list[Event], watched: Watched, unknown: Follows, repair_ns: int
         repair_ns=max(0, until_ns - first.t_event),
         seen_on=nodes if follows == "job" else (),
     )
-
-
-def _nodes(events: Iterable[Event], watched: Watched) -> tuple[str, ...]:
-    rows = {row for event in events for row in watched.rows_of(event.component)}
-    return tuple(sorted({watched.node[row] for row in rows}))

@@ -19,7 +19,7 @@ from torchloom_core.lab.evaluate.closed_loop import WorkerMessage
 from torchloom_core.lab.simulate.allreduce_run import AllreduceRun, Step, Workload
 from torchloom_core.lab.simulate.event_queue import NEVER_NS
 from torchloom_core.lab.simulate.links import Links, probe_link
-from torchloom_core.live.fleet.sample_table import SampleTable
+from torchloom_core.live.fleet.samples import SampleTable
 from torchloom_core.live.kernel.actions.kinds import kind_of
 from torchloom_core.wire.actions import Action
 from torchloom_core.wire.commands import Ack, AckStatus, Command

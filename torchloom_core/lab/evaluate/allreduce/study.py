@@ -62,7 +62,11 @@ def run_study(
         span_s=wire.span_s,
         slowest_link=tuple(zip(wire.at_s, wire.bytes_per_s, strict=True))[::every],
         arms=tuple(_summary(arm, runs, reference) for arm in arms),
-        runs=tuple(_without_curve(run) for arm in arms for run in runs[arm.name]),
+        runs=tuple(  # the page shows the curve of the first seed
+            run if run.seed == 0 else replace(run, modes=(), curve=())
+            for arm in arms
+            for run in runs[arm.name]
+        ),
     )
 
 
@@ -114,8 +118,3 @@ def _summary(arm: Arm, runs: Runs, reference: str) -> AllreduceArm:
 
 def _rate(runs: Sequence[AllreduceRunResult]) -> float:
     return mean(run.progress_per_h for run in runs)
-
-
-def _without_curve(run: AllreduceRunResult) -> AllreduceRunResult:
-    """Drop the curves of all seeds but the first, which the page shows."""
-    return run if run.seed == 0 else replace(run, modes=(), curve=())

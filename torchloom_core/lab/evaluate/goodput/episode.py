@@ -101,25 +101,7 @@ def span_ns(bundle: Bundle, evaluate: Evaluate, from_ns: int | None) -> tuple[in
     return first_ns, manifest.end_ns, min(whole_ns, round(evaluate.days * DAY_NS))
 
 
-def episode_of(
-    path: Path, evaluate: Evaluate, seed: int, *, unknown: Unknown, from_ns: int | None = None
-) -> Episode:
-    """Return the episode of a seed in the bundle at ``path``; see :func:`draw`."""
-    return _episode(path, look_of(path), evaluate, seed, unknown, from_ns)
-
-
 @lru_cache(maxsize=8)
-def _episode(
-    path: Path,
-    look: Look,
-    evaluate: Evaluate,
-    seed: int,
-    unknown: Unknown,
-    from_ns: int | None,
-) -> Episode:
-    return draw(_opened(path, look), evaluate, seed, unknown=unknown, from_ns=from_ns)
-
-
 def draw(
     bundle: Bundle,
     evaluate: Evaluate,
@@ -128,7 +110,7 @@ def draw(
     unknown: Unknown,
     from_ns: int | None = None,
 ) -> Episode:
-    """Return the episode of a seed, the same for all arms.
+    """Return the episode of a seed, the same for all arms; the last ones are cached.
 
     It starts after ``from_ns``, the end of the models' training. TraceError if the trace has too
     few nodes for the job.

@@ -110,7 +110,11 @@ def run_clairvoyant(
         if hit.ts_ns - margin_ns < model.now_ns:
             continue
         fleet_events += model.advance(hit.ts_ns - margin_ns)
-        struck = {m.group for m in model.workers() if m.node in hit.nodes and _works(m.state)}
+        struck = {
+            member.group
+            for member in model.workers()
+            if member.node in hit.nodes and member.state in ("training", "paused")
+        }
         if hit.nodes and not struck:
             continue
         if stops_all:
@@ -131,7 +135,3 @@ def _leave(model: FleetModel, struck: Sequence[str], hit: Hit) -> None:
         for standby, group in zip(safe, struck, strict=False):
             model.join(standby)
             model.drain(group)
-
-
-def _works(state: str) -> bool:
-    return state in ("training", "paused")

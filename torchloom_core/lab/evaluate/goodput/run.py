@@ -17,7 +17,7 @@ from torchloom_core.lab.activation.activation import activate
 from torchloom_core.lab.activation.discovery import installed
 from torchloom_core.lab.evaluate.arm import Arm
 from torchloom_core.lab.evaluate.closed_loop import ClosedLoop
-from torchloom_core.lab.evaluate.goodput.episode import Episode, Unknown, episode_of, opened
+from torchloom_core.lab.evaluate.goodput.episode import Episode, Unknown, draw, opened
 from torchloom_core.lab.evaluate.goodput.job import job_spec, kernel_config
 from torchloom_core.lab.evaluate.goodput.oracles import (
     SCRIPTED_INFO,
@@ -52,13 +52,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
     def episode(self, seed: int) -> Episode:
         """Return the episode of a seed; TraceError if the trace is too small for the job."""
-        return episode_of(
-            Path(self.trace),
-            self.config.evaluate,
-            seed,
-            unknown=self.unknown,
-            from_ns=self.from_ns,
-        )
+        bundle, evaluate = opened(Path(self.trace)), self.config.evaluate
+        return draw(bundle, evaluate, seed, unknown=self.unknown, from_ns=self.from_ns)
 
 
 class StudyTask(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,7 +18,7 @@ from torchloom_core.lab.simulate.model import FleetModel
 from torchloom_core.lab.simulate.records import FleetEvent
 from torchloom_core.lab.simulate.scenario import JobSpec
 from torchloom_core.lab.trace.feed.watched import watch
-from torchloom_core.live.fleet.sample_table import SampleTable
+from torchloom_core.live.fleet.samples import SampleTable
 from torchloom_core.live.kernel.actions.kinds import kind_of, target_of
 from torchloom_core.wire.actions import Action, name_of
 from torchloom_core.wire.commands import Ack, Command

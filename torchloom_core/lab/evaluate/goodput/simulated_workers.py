@@ -14,7 +14,7 @@ from torchloom_core.interface.arrays import Floats
 from torchloom_core.lab.simulate.answer import answer_of, brought_verbs
 from torchloom_core.lab.simulate.model import INTERVAL_KNOB, FleetModel
 from torchloom_core.lab.simulate.records import FleetEvent, Member
-from torchloom_core.live.fleet.sample_table import SampleTable
+from torchloom_core.live.fleet.samples import SampleTable
 from torchloom_core.wire.actions import name_of
 from torchloom_core.wire.commands import RECONCILE, Ack, AckStatus, Command
 from torchloom_core.wire.decisions import Verdict

@@ -70,10 +70,12 @@ def run_study(
     """
     arms = [*_affordable(setting, baselines(installed_policies(), setting.config.evaluate))]
     arms += candidates
-    unknown = has_unknown(setting)
+    events = opened(Path(setting.trace)).events()
+    unknown = any(event.fatal and event.follows == "unknown" for event in events)
     watched = 1 + sum(bool(arm.policies) for arm in arms)
     total = (len(arms) + 1 + watched) * seeds + (len(candidates) + 2) * seeds * unknown
-    total += runs_of_costs(len(candidates), seeds) * vary_costs
+    points = len(COSTS) * len(FACTORS) * 2 * len(candidates)
+    total += points * min(seeds, COST_SEEDS) * vary_costs
     swept_arms = sweep.arms_of(installed_policies(), candidates)
     total += len(swept_arms) * len(swept.values) * seeds if swept else 0
     runner.total = total
@@ -96,7 +98,6 @@ def run_study(
             way: compare.summarize(chosen, of, reference=reference, oracle=oracle, without={})
             for way, of in (("component", runs), ("job", other))
         }
-    points = _vary_costs(study, setting, candidates) if vary_costs else ()
     return Simulation(
         job=_job(setting),
         seeds=study.seeds,
@@ -104,18 +105,16 @@ def run_study(
         oracle=oracle,
         horizon_s=setting.horizon_s,
         arms=summaries,
-        runs=tuple(_without_timeline(run) for arm in arms for run in runs[arm.name]),
+        runs=tuple(  # the page shows the timeline of the first seed
+            run if run.seed == 0 else replace(run, timeline=())
+            for arm in arms
+            for run in runs[arm.name]
+        ),
         break_even=_break_even(setting, runs),
-        sensitivity=points,
+        sensitivity=_vary_costs(study, setting, candidates) if vary_costs else (),
         sweep=sweep.sweep(study.play, setting, swept, swept_arms) if swept else msgspec.UNSET,
         unknown_follows=both,
     )
-
-
-def has_unknown(setting: Setting) -> bool:
-    """Return whether the trace has failures of unknown cause."""
-    events = opened(Path(setting.trace)).events()
-    return any(event.fatal and event.follows == "unknown" for event in events)
 
 
 def _affordable(setting: Setting, arms: Iterable[Arm]) -> Iterable[Arm]:
@@ -124,11 +123,6 @@ def _affordable(setting: Setting, arms: Iterable[Arm]) -> Iterable[Arm]:
     nodes = evaluate.standbys * evaluate.nodes_per_group + evaluate.spares
     size = evaluate.nodes_per_group
     return (arm for arm in arms if standbys_of(arm, evaluate) * size <= nodes)
-
-
-def runs_of_costs(candidates: int, seeds: int) -> int:
-    """Return the number of runs with varied costs."""
-    return len(COSTS) * len(FACTORS) * 2 * candidates * min(seeds, COST_SEEDS)
 
 
 def _vary_costs(
@@ -211,8 +205,3 @@ def _job(setting: Setting) -> dict[str, object]:
     evaluate, costs = setting.config.evaluate, setting.config.costs
     job = reported_keys(evaluate)
     return {**job, "nodes_paid": paid_nodes(evaluate), "costs": reported_keys(costs)}
-
-
-def _without_timeline(run: RunResult) -> RunResult:
-    """Drop the timelines of all seeds but the first, which the page shows."""
-    return run if run.seed == 0 else replace(run, timeline=())

@@ -7,7 +7,6 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from torchloom_core.config.schema import Evaluate
 from torchloom_core.floor.errors import ConfigError
 from torchloom_core.floor.suggest import nearest
 from torchloom_core.lab.evaluate.arm import MEMBERSHIP_POLICY, Arm
@@ -83,26 +82,22 @@ def sweep(
             capped = [[compare.as_planned(run) for run in runs] for runs in line]
             points[f"{arm.name}{AS_PLANNED}"] = _points(swept.values, capped)
     (other,) = (name for name in SWEPT if name != swept.name)
+    nodes_of_one = evaluate.nodes_per_group if swept.name == "standbys" else 1
     return Sweep(
         name=swept.name,
         beside=f"{getattr(evaluate, other)} {other}",
-        gpu_h_per_day=_HOURS * _nodes_of_one(swept.name, evaluate) * evaluate.gpus_per_node,
+        gpu_h_per_day=_HOURS * nodes_of_one * evaluate.gpus_per_node,
         lines=points,
-        best={name: max(line, key=_goodput).value for name, line in points.items()},
+        best={
+            name: max(line, key=lambda point: point.goodput.value).value
+            for name, line in points.items()
+        },
     )
-
-
-def _goodput(point: SweepPoint) -> float:
-    return point.goodput.value
 
 
 def _with(setting: Setting, name: str, value: int) -> Setting:
     evaluate = replace(setting.config.evaluate, **{name: value})
     return replace(setting, config=replace(setting.config, evaluate=evaluate))
-
-
-def _nodes_of_one(name: str, evaluate: Evaluate) -> int:
-    return evaluate.nodes_per_group if name == "standbys" else 1
 
 
 def _points(

@@ -1,6 +1,6 @@
 """Format numbers and relations, alike in tables, page and findings."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec import UNSET
 
@@ -31,22 +31,14 @@ def duration(seconds: float) -> str:
     return f"{seconds:.3g} s"
 
 
-def bounded(interval: Interval, form: Callable[[float], str]) -> str:
-    """Return ``value [low, high]``, or the value alone where there is no interval."""
-    text = form(interval.value)
-    if interval.low is None or interval.high is None:
-        return text
-    return f"{text} [{form(interval.low)}, {form(interval.high)}]"
-
-
 def estimate(interval: Interval, digits: int = 3) -> str:
     """Return ``0.951 [0.943, 0.958]``."""
-    return bounded(interval, f"{{:.{digits}f}}".format)
+    return interval.text(f"{{:.{digits}f}}".format)
 
 
 def signed(interval: Interval | None) -> str:
     """Return ``+0.032 [+0.011, +0.070]``, "" without a difference."""
-    return "" if interval is None else bounded(interval, "{:+.3f}".format)
+    return "" if interval is None else interval.text("{:+.3f}".format)
 
 
 def forecast_alarms(traces: Sequence[TraceResults]) -> AlarmUnit:
@@ -79,7 +71,7 @@ def recall(score: ForecastScore) -> str:
 
 def gain(interval: Interval | None) -> str:
     """Return a difference in goodput as ``+1.23 [+0.80, +1.70]``, in points."""
-    return "" if interval is None else bounded(interval, _points)
+    return "" if interval is None else interval.text(_points)
 
 
 def _points(share: float) -> str:

@@ -101,7 +101,11 @@ class Bundle:
 
     def events(self) -> tuple[Event, ...]:
         """Return the events that became known by the end, sorted by ``(t_event, id)``."""
-        return self._events
+        end_ns = self.manifest.end_ns
+        return self.once(
+            "events",
+            lambda own: tuple(one for one in own._rows(EVENTS, Event) if _known_ns(one) <= end_ns),
+        )
 
     @property
     def beyond(self) -> str:
@@ -221,11 +225,6 @@ class Bundle:
     def _rows(self, file: str, kind: type[_Row]) -> tuple[_Row, ...]:
         """Return the rows of a file, read once; events and actions sorted."""
         return self.once(file, lambda own: _read(own.path / file, kind))
-
-    @cached_property
-    def _events(self) -> tuple[Event, ...]:
-        end_ns = self.manifest.end_ns
-        return tuple(one for one in self._rows(EVENTS, Event) if _known_ns(one) <= end_ns)
 
     @cached_property
     def _digest(self) -> str:

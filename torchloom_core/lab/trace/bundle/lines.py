@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, get_args, get_type_hints
 
 import msgspec
 
@@ -99,7 +99,7 @@ def _rule(error: str, columns: Mapping[str, Any], kind: type[msgspec.Struct]) ->
     if found := _MISSING.search(error):
         return f"need a column {found[1]!r}, was none"
     if found := _OF_CHOICE.search(error):
-        choices = ", ".join(_choices(kind, found[1]))
+        choices = ", ".join(get_args(get_type_hints(kind)[found[1]]))
         return f"need {found[1]} one of {choices}, was {shown(columns[found[1]])}"
     if found := _OF_TYPE.search(error):
         type_of, bound, column, index = found.groups("")
@@ -107,11 +107,6 @@ def _rule(error: str, columns: Mapping[str, Any], kind: type[msgspec.Struct]) ->
         part = f"{column}[{index}]" if index else column
         return f"need {part} of type {type_of}{bound}, was {shown(was)}"
     return f"need a {kind.__name__.lower()}: {error}"
-
-
-def _choices(kind: type[msgspec.Struct], column: str) -> tuple[str, ...]:
-    hint = get_type_hints(kind)[column]
-    return get_args(hint) if get_origin(hint) is Literal else ()
 
 
 def _short(line: bytes) -> str:

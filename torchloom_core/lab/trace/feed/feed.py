@@ -20,8 +20,7 @@ from torchloom_core.lab.trace.bundle.schema import Event
 from torchloom_core.lab.trace.feed.roster import roster
 from torchloom_core.lab.trace.feed.scrapes import Scrapes
 from torchloom_core.lab.trace.feed.watched import Watched, watch
-from torchloom_core.live.fleet.sample_stretch import SampleStretch
-from torchloom_core.live.fleet.sample_table import SampleTable
+from torchloom_core.live.fleet.samples import SampleStretch, SampleTable
 from torchloom_core.live.fleet.state import FleetState
 from torchloom_core.wire.events import NodeFault, Tick
 from torchloom_core.wire.messages import Exit, Hello
