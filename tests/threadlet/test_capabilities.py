@@ -180,6 +180,11 @@ for _ in range(2):
             "NO",
             "foreign:NO: TypeError: need a TrainerPart or a SidecarPa",
         ),
+        (
+            PACKAGE.replace('tag="flush"', 'tag="flush all"'),
+            "PARTS",
+            "foreign:PARTS: ValueError: need letters, digits",
+        ),
     ],
 )
 def test_a_broken_part_is_logged_once_and_not_offered(tmp_path, module, value, line):
@@ -190,8 +195,17 @@ def test_a_broken_part_is_logged_once_and_not_offered(tmp_path, module, value, l
 
 
 @pytest.mark.integration
-def test_a_part_whose_questions_raise_neither_ends_the_link_nor_training(tmp_path):
-    odd = "FlushPart.is_offered = FlushPart.is_at_once = FlushPart.refusal = lambda *_: 1 / 0"
+@pytest.mark.parametrize(
+    ("what", "line"),
+    [
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+        ("sys.exit(3)", "SystemExit: 3"),
+        ("[]", "flush: need a text from refusal, was list"),
+    ],
+)
+def test_a_part_whose_questions_fail_neither_ends_the_link_nor_training(tmp_path, what, line):
+    methods = "FlushPart.is_offered = FlushPart.is_at_once = FlushPart.refusal"
+    odd = f"import sys\n{methods} = lambda *_: {what}"
     script = """
 from tests.threadlet.standbys import command, worker_with
 from foreign import Flush
@@ -199,10 +213,38 @@ worker = worker_with(standby=False)
 print("flush" in worker.operations.offered(), worker.operations.is_at_once(command(Flush())))
 print(worker.operations.refusal(command(Flush())))
 """
-    assert run(tmp_path, script, PACKAGE + odd).stdout.splitlines() == [
-        "False False",
-        "ZeroDivisionError: division by zero",
-    ]
+    assert run(tmp_path, script, PACKAGE + odd).stdout.splitlines() == ["False False", line]
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    ("what", "ack"), [("sys.exit(3)", "failed SystemExit: 3"), ("{'a': 1}", "applied {'a': 1}")]
+)
+def test_a_part_that_exits_or_returns_no_text_does_not_end_training(tmp_path, what, ack):
+    script = """
+from msgspec.structs import replace
+from tests.threadlet.standbys import command, worker_with
+from foreign import Flush
+worker = worker_with(standby=False)
+worker.actuators.add_function("flush", print)
+worker.send = lambda sent: print(getattr(sent, "status", ""), getattr(sent, "detail", ""))
+worker.deliver(replace(command(Flush()), incarnation=worker.identity.incarnation))
+worker.execute_pending()
+"""
+    odd = f"import sys\nFlushPart.do = lambda *_: {what}"
+    assert run(tmp_path, script, PACKAGE + odd).stdout.splitlines()[-1] == ack
+
+
+@pytest.mark.integration
+def test_a_package_with_damaged_entry_points_is_left_out_with_one_warning(tmp_path):
+    damaged = tmp_path / "half-1.0.dist-info"
+    damaged.mkdir()
+    (damaged / "METADATA").write_text("Metadata-Version: 2.1\nName: half\nVersion: 1.0\n")
+    (damaged / "entry_points.txt").write_text("[torchloom.trainer_capabilities]\nodd = a:B\nod")
+    done = run(tmp_path, USE)
+    assert "flushed 2 at step -1" in done.stdout
+    [warning] = [text for text in done.stderr.splitlines() if "WARNING" in text]
+    assert "entry points of half cannot be read" in warning
 
 
 @pytest.fixture

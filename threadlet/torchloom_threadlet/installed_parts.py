@@ -1,12 +1,17 @@
 """Find the parts of capabilities, torchLoom's own and other packages', by their entry points."""
 
 import logging
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
+from itertools import islice
 
+from torchloom_core.floor.entry_points import entry_points
 from torchloom_core.floor.plain_text import plain_line
+from torchloom_core.wire.limits import FIELD_NAME, MAX_FIELDS
 from torchloom_core.wire.operations import Operation
-from torchloom_threadlet.capability import SidecarPart, TrainerPart
+from torchloom_threadlet.capability import OperationError, SidecarPart, TrainerPart
 from torchloom_threadlet.cleaning import error_line, warn_once
 
 GROUP = "torchloom.trainer_capabilities"
@@ -23,11 +28,9 @@ def installed_parts(level: int = logging.WARNING) -> Mapping[str, Part]:
 
     A verb that is taken twice keeps torchLoom's own part, else the first by entry point.
     """
-    from importlib.metadata import entry_points  # costs 10 ms, which an import need not
-
     points = {
         (not point.value.startswith(_OWN), point.name, point.value): point
-        for point in entry_points(group=GROUP)
+        for point in entry_points(GROUP)
     }
     found: dict[str, Part] = {}
     for (_, name, value), point in sorted(points.items()):
@@ -36,10 +39,12 @@ def installed_parts(level: int = logging.WARNING) -> Mapping[str, Part]:
                 verb = _verb_of(part)
                 if found.setdefault(verb, part) is not part:
                     _logger.log(level, "trainer capability %s: %s has a part already", name, verb)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - the code of anyone's package
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - the code of anyone's package
             text = plain_line(f"{type(error).__name__}: {error}")
             _logger.log(level, "trainer capability %s is left out: %s: %s", name, value, text)
-    return found
+    return dict(islice(found.items(), MAX_FIELDS))
 
 
 def offered(questions: Mapping[str, Callable[[], bool]]) -> tuple[str, ...]:
@@ -49,7 +54,9 @@ def offered(questions: Mapping[str, Callable[[], bool]]) -> tuple[str, ...]:
         try:
             if is_offered():
                 found.append(verb)
-        except Exception as error:  # noqa: BLE001 - the code of anyone's package
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - the code of anyone's package
             warn_once(f"operation {verb}", f"it is not offered: {error_line(error)}")
     return tuple(found)
 
@@ -62,4 +69,28 @@ def verb_of(operation: Operation | type[Operation]) -> str:
 def _verb_of(part: object) -> str:
     if not isinstance(part, TrainerPart | SidecarPart):
         raise TypeError(f"need a TrainerPart or a SidecarPart, was {part!r}")
-    return verb_of(part.operation)
+    verb = verb_of(part.operation)
+    if not re.match(FIELD_NAME, verb):
+        raise ValueError(f"need letters, digits, '_', '-', '.' and ':' in a verb, was {verb!r}")
+    return verb
+
+
+def is_own(part: Part) -> bool:
+    """Return whether a part comes with torchLoom."""
+    return type(part).__module__.startswith(_OWN)
+
+
+@contextmanager
+def guarded(part: Part) -> Iterator[None]:
+    """Turn what ends a process, such as SystemExit, into an OperationError.
+
+    torchLoom's own parts call functions of the script's, which may end it.
+    """
+    try:
+        yield
+    except (Exception, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        if is_own(part) or type(error).__name__ == "CancelledError":  # the sidecar ends
+            raise
+        raise OperationError(f"{type(error).__name__}: {error}") from None

@@ -13,6 +13,7 @@ from cyclopts import App, Group
 
 from torchloom_core.cli.app import app, importers
 from torchloom_core.cli.found_command import find_command, verb_of
+from torchloom_core.floor.entry_points import entry_points
 from torchloom_core.floor.errors import PluginError
 from torchloom_core.interface.foreign import one_line
 
@@ -46,13 +47,8 @@ def add_installed(words: Sequence[str]) -> None:
 
 
 def _add(groups: Sequence[str], named: Sequence[str], tree: App) -> None:
-    from importlib.metadata import entry_points  # costs 10 ms, which most commands need not
-
-    installed = entry_points()
     points = [
-        (point.dist.name if point.dist else "unknown", point)
-        for group in groups
-        for point in installed.select(group=group)
+        (point.dist.name if point.dist else "unknown", point) for point in entry_points(*groups)
     ]
     points.sort(key=lambda at: (at[0] != _OWN, at[1].group, at[1].name, at[1].value))
     for package, point in [at for at in points if _verb(at[1]) in named] or points:

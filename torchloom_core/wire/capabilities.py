@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from torchloom_core.floor.entry_points import entry_points
 from torchloom_core.floor.errors import PluginError
 from torchloom_core.floor.suggest import nearest
 from torchloom_core.wire import operations
@@ -34,9 +35,7 @@ def installed() -> Mapping[str, str]:
 
     A name that is taken twice keeps torchLoom's own package, else the first by package name.
     """
-    from importlib.metadata import entry_points  # costs 10 ms, which importing a trainer need not
-
-    points = [(point.name, point.value) for point in entry_points(group=GROUP)]
+    points = [(point.name, point.value) for point in entry_points(GROUP)]
     found: dict[str, str] = {}
     for name, package in sorted(points, key=lambda at: (at[0], not at[1].startswith(_OWN), at[1])):
         if found.setdefault(name, package) != package:
@@ -56,7 +55,9 @@ def find_part(name: str, part: str) -> ModuleType | None:
     try:
         spec = find_spec(f"{package}.{part}")
         return None if spec is None else import_module(f"{package}.{part}")
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - the code of anyone's package
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - the code of anyone's package
         raise PluginError(f"capability {name}: {package}.{part}: {error!r}") from None
 
 
@@ -141,7 +142,9 @@ def _package_of(name: str) -> str:
 def _load(name: str, package: str) -> ModuleType:
     try:
         return import_module(package)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - the code of anyone's package
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - the code of anyone's package
         raise PluginError(f"capability {name}: {package}: {error!r}") from None
 
 

@@ -9,10 +9,11 @@ from functools import partial
 from typing import Any
 
 from torchloom_core.wire.commands import Ack, AckStatus, Command
+from torchloom_core.wire.limits import MAX_TEXT
 from torchloom_core.wire.links import Measured, measured_text
 from torchloom_threadlet.capability import Sidecar, SidecarPart
-from torchloom_threadlet.cleaning import error_line, warn_once
-from torchloom_threadlet.installed_parts import installed_parts, offered, verb_of
+from torchloom_threadlet.cleaning import error_line, text, warn_once
+from torchloom_threadlet.installed_parts import guarded, installed_parts, offered, verb_of
 from torchloom_threadlet.sidecar.publisher import Publisher
 from torchloom_threadlet.trainer.command_inbox import CommandInbox
 
@@ -66,21 +67,27 @@ class SidecarOperations:
 
     def _refusal(self, verb: str, part: SidecarPart[Any], command: Command) -> str:
         try:
-            refusal = part.refusal(command.do, self._sidecar)
+            with guarded(part):
+                refusal = part.refusal(command.do, self._sidecar)
         except Exception as error:  # noqa: BLE001 - the code of anyone's package
             return error_line(error)
+        if not isinstance(refusal, str):
+            return f"{verb}: need a text from refusal, was {type(refusal).__name__}"
         return refusal or (f"another {verb} is under way" if verb in self._under_way else "")
 
     async def _do(self, part: SidecarPart[Any], command: Command, step: int) -> None:
         status: AckStatus = "applied"
         found: str | Measured
         try:
-            found = await part.do(command.do, self._sidecar)
+            with guarded(part):
+                found = await part.do(command.do, self._sidecar)
         except Exception as error:  # noqa: BLE001 - the code of anyone's package
             status, found = "failed", error_line(error)
         self._under_way.discard(verb_of(command.do))
         measured = found if isinstance(found, Measured) else None
-        detail = measured_text(found) if isinstance(found, Measured) else found
+        detail = "" if found is None else text(found, MAX_TEXT)
+        if measured is not None:
+            detail = measured_text(measured)
         ack = self._inbox.settle(command.id, status, time.time_ns(), step, detail, measured)
         stored = asyncio.Event()
 
@@ -93,6 +100,7 @@ class SidecarOperations:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(stored.wait(), _ACK_WAIT_S)
             try:
-                await part.finish(command.do, self._sidecar)
+                with guarded(part):
+                    await part.finish(command.do, self._sidecar)
             except Exception as error:  # noqa: BLE001 - the code of anyone's package
                 warn_once(f"operation {verb_of(command.do)}", f"finish: {error_line(error)}")

@@ -6,11 +6,17 @@ from typing import Any
 
 from torchloom_core.floor.suggest import nearest
 from torchloom_core.wire.commands import Command
-from torchloom_core.wire.limits import KnobValue
+from torchloom_core.wire.limits import MAX_TEXT, KnobValue
 from torchloom_core.wire.operations import FencedChange, Operation, Withdraw, WriteLog
 from torchloom_threadlet.capability import OperationError, Trainer, TrainerPart
-from torchloom_threadlet.cleaning import error_line, warn_once
-from torchloom_threadlet.installed_parts import installed_parts, offered, verb_of
+from torchloom_threadlet.cleaning import error_line, text, warn_once
+from torchloom_threadlet.installed_parts import (
+    guarded,
+    installed_parts,
+    is_own,
+    offered,
+    verb_of,
+)
 
 
 class FencedChangePart(TrainerPart[FencedChange]):
@@ -129,14 +135,25 @@ class Operations:
     def _refusal(self, part: TrainerPart[Any], operation: Operation, trainer: Trainer) -> str:
         if self._process.state == "left":
             return "the worker has left"
-        return part.refusal(operation, trainer)
+        with guarded(part):
+            refusal = part.refusal(operation, trainer)
+        if not isinstance(refusal, str):
+            was = type(refusal).__name__
+            raise OperationError(f"{verb_of(operation)}: need a text from refusal, was {was}")
+        return refusal
 
     def is_at_once(self, command: Command) -> bool:
         """Return whether the link's thread carries out an accepted command."""
         try:
-            return self.part(command.do).is_at_once(self._for(command))
+            part = self.part(command.do)
+            with guarded(part):
+                return bool(part.is_at_once(self._for(command)))
         except Exception:  # noqa: BLE001 - the code of anyone's package
             return False
+
+    def may_block(self, command: Command) -> bool:
+        """Return whether another package's part carries it out, which may take any time."""
+        return not is_own(self.part(command.do))
 
     def can_be_fenced(self, command: Command) -> bool:
         """Return whether other ranks may do the same, so that the step agreed on is of interest."""
@@ -145,13 +162,17 @@ class Operations:
 
     def do(self, command: Command) -> str:
         """Carry out a command; return the detail for its ack, if any."""
-        return self.part(command.do).do(command.do, self._for(command)) or ""
+        part = self.part(command.do)
+        with guarded(part):
+            return _detail(part.do(command.do, self._for(command)))
 
     def make(self, operation: Operation, cause: str) -> tuple[str, Mapping[str, KnobValue]]:
         """Make a fenced change; return the detail, and the values before of knobs it has set."""
         trainer = self._trainer(verb_of(operation), cause=cause)
-        detail = self.part(operation).do(operation, trainer)
-        return detail or "", trainer.knobs_before
+        part = self.part(operation)
+        with guarded(part):
+            detail = _detail(part.do(operation, trainer))
+        return detail, trainer.knobs_before
 
     def _for(self, command: Command) -> Trainer:
         verb = verb_of(command.do)
@@ -162,3 +183,8 @@ class Operations:
     ) -> Trainer:
         functions = self._process.actuators.functions(verb)
         return Trainer(self._process, functions, command, cause, deadline_ns)
+
+
+def _detail(found: Any) -> str:
+    """Return what a part's ``do`` returned as the detail of an ack."""
+    return "" if found is None else text(found, MAX_TEXT)

@@ -136,7 +136,10 @@ class Worker(Reporter):
         if isinstance(command.do, FencedChange):
             self.changes.offer(command, command.do)
         elif self.operations.is_at_once(command):
-            self._execute(command)
+            if self.operations.may_block(command):  # this thread also sends heartbeats
+                threading.Thread(target=self._execute, args=(command,), daemon=True).start()
+            else:
+                self._execute(command)
         else:
             self._pending.put(command)
             self.has_pending = True

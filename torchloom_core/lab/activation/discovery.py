@@ -16,6 +16,7 @@ import msgspec
 import pluggy
 
 from torchloom_core.config import faults
+from torchloom_core.floor.entry_points import entry_points as installed_entry_points
 from torchloom_core.interface.api import PROJECT, Hooks, Policy, Predictor
 from torchloom_core.interface.contract import (
     Kind,
@@ -78,7 +79,7 @@ def discover(
     Of two with the same name torchLoom's own is used, or else that of the first entry point.
     """
     if entry_points is None:
-        entry_points = importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)
+        entry_points = installed_entry_points(ENTRY_POINT_GROUP)
     found: list[PluginInfo] = []
     taken: dict[tuple[Kind, str], str] = {}
     for entry_point in sorted(entry_points, key=_precedence):

@@ -17,10 +17,10 @@ from importlib.metadata import (
     EntryPoints,
     PackageNotFoundError,
     distribution,
-    entry_points,
 )
 from typing import Any, Protocol
 
+from torchloom_core.floor.entry_points import entry_points
 from torchloom_core.floor.plain_text import plain_line
 from torchloom_core.floor.suggest import nearest
 from torchloom_threadlet.cleaning import MetricNames
@@ -88,7 +88,10 @@ def _entry_point(name: str) -> EntryPoint:
     own = EntryPoints()
     with contextlib.suppress(PackageNotFoundError):
         own = distribution("torchloom").entry_points.select(group=_GROUP, name=name)
-    for point in own or entry_points(group=_GROUP, name=name):
+    for point in own:
         return point
-    installed = nearest(name, {point.name for point in entry_points(group=_GROUP)})
+    found = {point.name: point for point in entry_points(_GROUP)}
+    if name in found:
+        return found[name]
+    installed = nearest(name, found)
     raise LookupError(f"it is not installed{installed}")
