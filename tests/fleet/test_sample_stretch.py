@@ -9,8 +9,7 @@ from tests.examples import examples
 from tests.kernel.runs import START_NS, hello
 from torchloom_core.config.schema import Costs
 from torchloom_core.floor.clock import SECOND_NS
-from torchloom_core.live.fleet.sample_stretch import SampleStretch
-from torchloom_core.live.fleet.sample_table import SampleTable
+from torchloom_core.live.fleet.samples import SampleStretch, SampleTable
 from torchloom_core.live.fleet.state import FleetState
 from torchloom_core.plugin import Need, NeedFaults, NeedPast
 from torchloom_core.wire.events import NodeFault

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.kernel.runs import START_NS, hello, telemetry
 from torchloom_core.config.schema import Costs
 from torchloom_core.floor.clock import SECOND_NS
-from torchloom_core.live.fleet.sample_table import SampleTable
+from torchloom_core.live.fleet.samples import SampleTable
 from torchloom_core.live.fleet.state import FleetState
 from torchloom_core.plugin import Need
 from torchloom_core.wire.messages import Exit

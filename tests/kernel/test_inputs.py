@@ -20,7 +20,7 @@ from torchloom_core.capabilities.checkpoint import SaveCheckpoint
 from torchloom_core.capabilities.dump import CollectDump
 from torchloom_core.capabilities.pause import PauseRun
 from torchloom_core.capabilities.resume import ResumeRun
-from torchloom_core.live.fleet.sample_table import SampleTable
+from torchloom_core.live.fleet.samples import SampleTable
 from torchloom_core.plugin import Need
 from torchloom_core.wire.actions import ChangeKnob
 from torchloom_core.wire.decisions import CommandStatus, ForecastWanted, Notice, Proposed, Reply

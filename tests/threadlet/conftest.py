@@ -22,12 +22,19 @@ from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import (
     decode_ack,
     decode_event,
-    decode_join_request,
+    decode_json,
     decode_telemetry,
     encode,
 )
 from torchloom_core.wire.commands import FINAL_STATUSES, Command
-from torchloom_core.wire.messages import Hello, JoinFile, JoinReply, PauseState, RollCall
+from torchloom_core.wire.messages import (
+    Hello,
+    JoinFile,
+    JoinReply,
+    JoinRequest,
+    PauseState,
+    RollCall,
+)
 from torchloom_threadlet import identity
 
 RUN = "run"
@@ -64,7 +71,7 @@ class WeaversPart:
         self.enrolment = enrolment = Enrolment(RUN, self._broker.credentials.worker_jwt, Grants())
 
         async def join(message):
-            request = decode_join_request(message.data)
+            request = decode_json(JoinRequest, message.data, "join request")
             reply = JoinReply(error=self.unwanted, unwanted=True)
             reply = reply if self.unwanted else enrolment.grant(request)
             await message.respond(encode(reply))

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import re
+import time
 
 import nats
 import pytest
@@ -161,7 +162,7 @@ async def test_a_successor_gets_an_unacknowledged_ack_before_later_reports(
     bus = await connect_bus(arrivals)
     await arrivals.until(lambda a: len(a.messages) == 2)
     assert arrivals.messages == [make.ack(), gone]
-    assert await bus.reports_taken_until_ns() is None
+    assert await bus.reports.taken_until_ns(time.time_ns) is None
 
 
 async def test_reports_that_were_lost_with_the_connection_are_read_before_later_ones(
@@ -181,13 +182,13 @@ async def test_reports_that_were_lost_with_the_connection_are_read_before_later_
         await stream.publish(subjects.ack("run", "g0-0", 1), codec.encode(ack))
     await eventually(lambda: len(lost) == 2)
     began_ns = bus._clock.now_ns()
-    assert await bus.reports_taken_until_ns() < began_ns
+    assert await bus.reports.taken_until_ns(time.time_ns) < began_ns
     subscription._cb = taking
     for ack in acks[2:]:
         await stream.publish(subjects.ack("run", "g0-0", 1), codec.encode(ack))
     await arrivals.until(lambda a: len(a.messages) >= 4)
     assert arrivals.messages == acks
-    assert await bus.reports_taken_until_ns() is None
+    assert await bus.reports.taken_until_ns(time.time_ns) is None
 
 
 async def test_an_ack_that_was_received_does_not_come_again(
@@ -369,9 +370,11 @@ async def test_a_join_request_is_answered(bus, broker, tmp_path):
     )
     request = JoinRequest(run="run", worker="g0-0", incarnation=1, public_key="U")
     reply = await joiner.request(subjects.join("run"), codec.encode(request), timeout=DEADLINE_S)
-    assert codec.decode_join_reply(reply.data).jwt == "for g0-0"
+    assert codec.decode_json(JoinReply, reply.data, "reply").jwt == "for g0-0"
     garbage = await joiner.request(subjects.join("run"), b"?", timeout=DEADLINE_S)
-    assert codec.decode_join_reply(garbage.data).error.startswith("join request: ")
+    assert codec.decode_json(JoinReply, garbage.data, "join reply").error.startswith(
+        "join request: "
+    )
     assert bus.malformed == 1
     await joiner.close()
 

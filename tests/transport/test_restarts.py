@@ -150,14 +150,6 @@ async def test_a_broker_that_stays_away_is_one_clear_line(
     )
 
 
-async def test_messages_lost_while_the_broker_is_away_are_counted(bus, kill_broker, make):
-    await kill_broker()
-    await eventually(lambda: not bus.is_connected)
-    bus.publish("notice", make.hello())
-    await bus._outbox.join()
-    assert bus.unpublished == 1
-
-
 async def test_a_long_absence_of_the_broker_is_survived(bus, broker, kill_broker):
     await kill_broker()
     client = bus._link.client

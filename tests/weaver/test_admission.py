@@ -11,7 +11,7 @@ from tests.settled import settle
 from torchloom_core.live.transport.security import nats_jwt
 from torchloom_core.live.transport.security.credentials import Credentials
 from torchloom_core.wire import codec, subjects
-from torchloom_core.wire.messages import Hello, JoinRequest, Telemetry
+from torchloom_core.wire.messages import Hello, JoinReply, JoinRequest, Telemetry
 
 pytestmark = pytest.mark.integration
 
@@ -47,7 +47,7 @@ async def test_the_name_of_a_worker_that_an_earlier_weaver_enrolled_is_refused_t
         answer = await joiner.request(
             subjects.join("run"), codec.encode(request), timeout=DEADLINE_S
         )
-        reply = codec.decode_join_reply(answer.data)
+        reply = codec.decode_json(JoinReply, answer.data, "join reply")
         assert reply.error.startswith(error)
         assert bool(reply.jwt) is not bool(error)
     for client in (worker, person, joiner):

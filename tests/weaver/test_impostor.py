@@ -16,7 +16,7 @@ from torchloom_core.live.transport.security import nats_jwt
 from torchloom_core.live.transport.security.credentials import Credentials
 from torchloom_core.wire import codec, subjects
 from torchloom_core.wire.commands import Ack
-from torchloom_core.wire.messages import Exit, Hello, JoinRequest, Note, Telemetry
+from torchloom_core.wire.messages import Exit, Hello, JoinReply, JoinRequest, Note, Telemetry
 from torchloom_core.wire.operator import Status
 
 pytestmark = pytest.mark.integration
@@ -46,7 +46,7 @@ class Worker:
 
         async def jwt():
             answer = await joiner.request(subjects.join("run"), request, timeout=DEADLINE_S)
-            return codec.decode_join_reply(answer.data).jwt
+            return codec.decode_json(JoinReply, answer.data, "join reply").jwt
 
         return nats_jwt.creds_text(await eventually(jwt), self.seed)
 

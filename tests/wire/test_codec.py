@@ -97,39 +97,27 @@ commands = st.builds(
     cause=st.text(max_size=256),
 )
 telemetry = batches(names)
+ids_of_workers = {"run": names, "worker": names, "incarnation": counts}
+
+
+def decoder_of(cls):
+    return lambda data: codec.decode_json(cls, data, cls.__name__)
+
 
 WIRES: dict[str, tuple[st.SearchStrategy[Any], Callable[[Any], bytes], Callable[[bytes], Any]]] = {
     "telemetry": (telemetry, codec.encode_telemetry, codec.decode_telemetry),
     "event": (st.one_of(hellos, exits, notes), codec.encode, codec.decode_event),
     "command": (commands, codec.encode, codec.decode_command),
     "ack": (acks, codec.encode, codec.decode_ack),
-    "roll_call": (
-        st.builds(RollCall, run=names, epoch=counts),
-        codec.encode,
-        codec.decode_roll_call,
-    ),
-    "pause_state": (
-        st.builds(PauseState, run=names, epoch=counts, verdict=names, over=names),
-        codec.encode,
-        codec.decode_pause_state,
-    ),
-    "join_request": (
-        st.builds(
-            JoinRequest,
-            run=names,
-            worker=names,
-            incarnation=counts,
-            public_key=st.text(max_size=256),
-            node=names,
-        ),
-        codec.encode,
-        codec.decode_join_request,
-    ),
-    "join_reply": (
-        st.builds(JoinReply, jwt=st.text(), error=st.text(), unwanted=st.booleans()),
-        codec.encode,
-        codec.decode_join_reply,
-    ),
+    **{
+        messages.__name__: (st.builds(messages, **fields), codec.encode, decoder_of(messages))
+        for messages, fields in (
+            (RollCall, {"run": names, "epoch": counts}),
+            (PauseState, {"run": names, "epoch": counts, "verdict": names, "over": names}),
+            (JoinRequest, {**ids_of_workers, "public_key": st.text(max_size=256), "node": names}),
+            (JoinReply, {"jwt": st.text(), "error": st.text(), "unwanted": st.booleans()}),
+        )
+    },
 }
 
 each = pytest.mark.parametrize("name", WIRES)

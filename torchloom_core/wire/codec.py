@@ -7,14 +7,7 @@ import msgspec
 from torchloom_core.floor.errors import MessageError
 from torchloom_core.wire.capabilities import json_decoder
 from torchloom_core.wire.commands import Ack, Command
-from torchloom_core.wire.messages import (
-    JoinReply,
-    JoinRequest,
-    PauseState,
-    RollCall,
-    Telemetry,
-    WorkerEvent,
-)
+from torchloom_core.wire.messages import Telemetry, WorkerEvent
 from torchloom_core.wire.wording import in_words
 
 MAX_MESSAGE_BYTES = 1 << 20
@@ -56,10 +49,6 @@ _json_encoder = msgspec.json.Encoder()
 _event_decoder: msgspec.json.Decoder[WorkerEvent] = msgspec.json.Decoder(WorkerEvent)
 _command_decoder: msgspec.json.Decoder[Command] = json_decoder(Command)
 _ack_decoder = msgspec.json.Decoder(Ack)
-_roll_call_decoder = msgspec.json.Decoder(RollCall)
-_pause_state_decoder = msgspec.json.Decoder(PauseState)
-_join_request_decoder = msgspec.json.Decoder(JoinRequest)
-_join_reply_decoder = msgspec.json.Decoder(JoinReply)
 
 
 def encode(message: msgspec.Struct | dict[str, Any]) -> bytes:
@@ -145,26 +134,6 @@ def decode_command(data: bytes) -> Command:
 def decode_ack(data: bytes) -> Ack:
     """Return the ack in ``data``, or raise MessageError."""
     return _decode_json(_ack_decoder, data, "ack")
-
-
-def decode_roll_call(data: bytes) -> RollCall:
-    """Return the roll call in ``data``, or raise MessageError."""
-    return _decode_json(_roll_call_decoder, data, "roll call")
-
-
-def decode_pause_state(data: bytes) -> PauseState:
-    """Return the pause state in ``data``, or raise MessageError."""
-    return _decode_json(_pause_state_decoder, data, "pause state")
-
-
-def decode_join_request(data: bytes) -> JoinRequest:
-    """Return the join request in ``data``, or raise MessageError."""
-    return _decode_json(_join_request_decoder, data, "join request")
-
-
-def decode_join_reply(data: bytes) -> JoinReply:
-    """Return the join reply in ``data``, or raise MessageError."""
-    return _decode_json(_join_reply_decoder, data, "join reply")
 
 
 def decode_json(cls: type[_T], data: bytes, what: str) -> _T:

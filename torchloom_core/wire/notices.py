@@ -105,16 +105,6 @@ def of_run_end(dismissed: Sequence[str], desired: Sequence[KnobDesired]) -> Noti
     return Notice(kind="run_over", text="; ".join(parts))
 
 
-def of_crash_loop(text: str, worker: str) -> Notice:
-    """Report ranks that a launcher restarts and that end before they attach."""
-    return Notice(kind="crash_loop", text=text, worker=worker)
-
-
-def of_annotation(author: str, text: str) -> Notice:
-    """Return a person's annotation."""
-    return Notice(kind="annotation", text=f"{author}: {text}")
-
-
 def of_fault(fault: Fault) -> Notice:
     """Report a fault of a worker or node."""
     text = f"{fault.kind} of {fault.worker or f'node {fault.node}'}"

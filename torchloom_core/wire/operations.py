@@ -5,15 +5,7 @@ from typing import ClassVar
 import msgspec
 
 from torchloom_core.wire.landscape import LandscapeRequest
-from torchloom_core.wire.limits import (
-    Count,
-    Int64,
-    KnobName,
-    KnobValue,
-    KnobValues,
-    Name,
-    Text,
-)
+from torchloom_core.wire.limits import Count, Int64, KnobName, KnobValue, KnobValues, Name, Text
 from torchloom_core.wire.links import ProbeAddress, ProbeBytes
 from torchloom_core.wire.messages import Groups
 from torchloom_core.wire.preview import PreviewRequest
@@ -29,51 +21,49 @@ class Operation:
     __struct_config__: ClassVar[msgspec.structs.StructConfig]
 
 
-class SetKnob(
-    msgspec.Struct, Operation, frozen=True, kw_only=True, tag_field="verb", tag="set_knob"
-):
+class _Verb(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="verb"):
+    """How torchLoom's own are encoded."""
+
+
+class SetKnob(_Verb, Operation, frozen=True, kw_only=True, tag="set_knob"):
     """Apply ``value`` to the knob at the next step boundary."""
 
     knob: KnobName
     value: KnobValue
 
 
-class Checkpoint(
-    msgspec.Struct, Operation, frozen=True, kw_only=True, tag_field="verb", tag="checkpoint"
-):
+class Checkpoint(_Verb, Operation, frozen=True, kw_only=True, tag="checkpoint"):
     """Save a checkpoint at the next step boundary."""
 
 
-class Drain(msgspec.Struct, Operation, frozen=True, kw_only=True, tag_field="verb", tag="drain"):
+class Drain(_Verb, Operation, frozen=True, kw_only=True, tag="drain"):
     """Leave the quorum at the next step boundary, then end the training loop."""
 
 
-class Prepare(
-    msgspec.Struct, Operation, frozen=True, kw_only=True, tag_field="verb", tag="prepare"
-):
+class Prepare(_Verb, Operation, frozen=True, kw_only=True, tag="prepare"):
     """Create the Manager of a standby that the lighthouse holds back from quorums.
 
     For a worker with the actuator ``prepare``; afterwards it reports ``prepared``.
     """
 
 
-class Join(msgspec.Struct, Operation, frozen=True, kw_only=True, tag_field="verb", tag="join"):
+class Join(_Verb, Operation, frozen=True, kw_only=True, tag="join"):
     """Join the quorum and train."""
 
 
-class Pause(msgspec.Struct, Operation, frozen=True, kw_only=True, tag_field="verb", tag="pause"):
+class Pause(_Verb, Operation, frozen=True, kw_only=True, tag="pause"):
     """Wait at the next step boundary until resumed, while `PauseState` confirms the pause."""
 
 
-class Resume(msgspec.Struct, Operation, frozen=True, kw_only=True, tag_field="verb", tag="resume"):
+class Resume(_Verb, Operation, frozen=True, kw_only=True, tag="resume"):
     """Continue after a pause."""
 
 
-class Dump(msgspec.Struct, Operation, frozen=True, kw_only=True, tag_field="verb", tag="dump"):
+class Dump(_Verb, Operation, frozen=True, kw_only=True, tag="dump"):
     """Collect stacks and, where there is one, the Flight Recorder's dump."""
 
 
-class Probe(msgspec.Struct, Operation, frozen=True, kw_only=True, tag_field="verb", tag="probe"):
+class Probe(_Verb, Operation, frozen=True, kw_only=True, tag="probe"):
     """The sidecar sends ``probe_bytes`` to that of ``receiver`` at ``probe_address``.
 
     The ack has the result.
@@ -85,13 +75,7 @@ class Probe(msgspec.Struct, Operation, frozen=True, kw_only=True, tag_field="ver
 
 
 class Survey(
-    LandscapeRequest,
-    Operation,
-    frozen=True,
-    kw_only=True,
-    omit_defaults=True,
-    tag_field="verb",
-    tag="survey",
+    LandscapeRequest, Operation, frozen=True, kw_only=True, tag_field="verb", tag="survey"
 ):
     """Map the loss around the run's newest weights, on a standby; 0 points: end the task.
 
@@ -100,13 +84,7 @@ class Survey(
 
 
 class Rehearse(
-    PreviewRequest,
-    Operation,
-    frozen=True,
-    kw_only=True,
-    omit_defaults=True,
-    tag_field="verb",
-    tag="rehearse",
+    PreviewRequest, Operation, frozen=True, kw_only=True, tag_field="verb", tag="rehearse"
 ):
     """Train with a change and without it, on a standby; 0 steps: end the task.
 
@@ -125,7 +103,7 @@ StandbyTask = Survey | Rehearse
 """The tasks that a standby does while it waits."""
 
 
-class Cut(msgspec.Struct, Operation, frozen=True, kw_only=True, tag_field="verb", tag="cut"):
+class Cut(_Verb, Operation, frozen=True, kw_only=True, tag="cut"):
     """Shut down the connections to peers of this quorum, but not those of a later one.
 
     Done at once, without the training thread, which may be blocked in a collective.
@@ -134,32 +112,20 @@ class Cut(msgspec.Struct, Operation, frozen=True, kw_only=True, tag_field="verb"
     quorum_id: Count
 
 
-class Terminate(
-    msgspec.Struct, Operation, frozen=True, kw_only=True, tag_field="verb", tag="terminate"
-):
+class Terminate(_Verb, Operation, frozen=True, kw_only=True, tag="terminate"):
     """The sidecar ends its trainer's process by SIGKILL, even if it hangs or is stopped.
 
     Its launcher may restart it.
     """
 
 
-class SetKnobs(
-    msgspec.Struct, Operation, frozen=True, kw_only=True, tag_field="verb", tag="set_knobs"
-):
+class SetKnobs(_Verb, Operation, frozen=True, kw_only=True, tag="set_knobs"):
     """Apply several values at once, all of them or none: only in a fenced change."""
 
     values: KnobValues
 
 
-class Rewind(
-    msgspec.Struct,
-    Operation,
-    frozen=True,
-    kw_only=True,
-    omit_defaults=True,
-    tag_field="verb",
-    tag="rewind",
-):
+class Rewind(_Verb, Operation, frozen=True, kw_only=True, tag="rewind"):
     """Return to the last checkpoint, by the user's function, and skip batches from there.
 
     Only in a fenced change.
@@ -168,15 +134,7 @@ class Rewind(
     skip: Count = 0
 
 
-class FencedChange(
-    msgspec.Struct,
-    Operation,
-    frozen=True,
-    kw_only=True,
-    omit_defaults=True,
-    tag_field="verb",
-    tag="fenced_change",
-):
+class FencedChange(_Verb, Operation, frozen=True, kw_only=True, tag="fenced_change"):
     """Apply it at the step that all ranks of the run agree on, or never; see docs/fence.md.
 
     Attributes
@@ -194,17 +152,13 @@ class FencedChange(
     groups: Groups = ()
 
 
-class Withdraw(
-    msgspec.Struct, Operation, frozen=True, kw_only=True, tag_field="verb", tag="withdraw"
-):
+class Withdraw(_Verb, Operation, frozen=True, kw_only=True, tag="withdraw"):
     """Reject the change of this number, and all earlier ones, from now on."""
 
     number: Int64
 
 
-class WriteLog(
-    msgspec.Struct, Operation, frozen=True, kw_only=True, tag_field="verb", tag="write_log"
-):
+class WriteLog(_Verb, Operation, frozen=True, kw_only=True, tag="write_log"):
     """Write ``text`` to the trainer's own log, at once."""
 
     text: Text

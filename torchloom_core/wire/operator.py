@@ -64,9 +64,15 @@ class Page(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     workers: bool = True
 
 
-class KnobSet(
+class FromSession(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
 ):
+    """A request without parameters except the web page that sends it."""
+
+    session: SessionName = ""
+
+
+class KnobSet(FromSession, frozen=True, kw_only=True):
     """Set a knob on one worker, or on all that have it when ``worker`` is absent.
 
     Several run-fenced knobs can be set at once, the others in ``also``, with a ``guard``. A value
@@ -80,7 +86,6 @@ class KnobSet(
     guard: Guard | None = None
     sure: bool = False
     id: RequestId = ""
-    session: SessionName = ""
 
     def action(self) -> ChangeKnob | ChangeKnobs:
         """Return the action to propose.
@@ -106,38 +111,22 @@ class KnobSet(
         return ChangeKnobs(values={self.knob: self.value, **self.also}, guard=self.guard)
 
 
-class KnobUnset(
-    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
-):
+class KnobUnset(FromSession, frozen=True, kw_only=True):
     """Drop the desired value of a knob, of one worker or, when ``worker`` is absent, of all."""
 
     knob: KnobName
     worker: Name | None = None
     id: RequestId = ""
-    session: SessionName = ""
 
 
-class FromSession(
-    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
-):
-    """A request without parameters except the web page that sends it."""
-
-    session: SessionName = ""
-
-
-class Annotation(
-    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
-):
+class Annotation(FromSession, frozen=True, kw_only=True):
     """Add a text to the record."""
 
     text: Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_TEXT)]
     id: RequestId = ""
-    session: SessionName = ""
 
 
-class ControlTaken(
-    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
-):
+class ControlTaken(FromSession, frozen=True, kw_only=True):
     """Take the control lease; see :class:`~torchloom_core.wire.requests.TakeControl`."""
 
     session: Annotated[SessionName, msgspec.Meta(min_length=1)]

@@ -61,13 +61,11 @@ class Figures:
         return metrics
 
 
+@dataclass(frozen=True, eq=False)
 class Entry:
     """A reduction in flight."""
 
-    __slots__ = ("place",)
-
-    def __init__(self, place: int) -> None:
-        self.place = place
+    place: int
 
 
 class Meter:

@@ -40,7 +40,6 @@ from torchloom_threadlet.compression.work import CompressedWork, Lane
 _PLAIN = Plain()
 _MOST_AT_ONCE = 16
 _MOST_NUMBERS = 2**31 - 1
-_WIDTHS = {torch.float32: 4, torch.bfloat16: 2, torch.float16: 2}
 _NO_GAIN = {NONE: 0, "bf16": 2, "fp16": 2}
 """The bytes of a number up to which a mode saves nothing; 0 for modes that always save."""
 

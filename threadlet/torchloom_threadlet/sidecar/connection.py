@@ -18,7 +18,7 @@ from torchloom_core.floor.nats_client import NatsClient
 from torchloom_core.floor.plain_text import plain_line
 from torchloom_core.floor.server_urls import shown
 from torchloom_core.wire import subjects
-from torchloom_core.wire.codec import decode_join_reply, encode
+from torchloom_core.wire.codec import decode_json, encode
 from torchloom_core.wire.messages import Hello, JoinFile, JoinReply, JoinRequest, version_fault
 from torchloom_threadlet.identity import read_join
 from torchloom_threadlet.ipc import Keys
@@ -160,7 +160,7 @@ class Connection:
                 await asyncio.sleep(_jittered(wait_s))
                 wait_s = min(2 * wait_s, _ENROL_WAIT_S[1])
                 self._look_for_a_new_weaver()
-        reply = decode_join_reply(answer)
+        reply = decode_json(JoinReply, answer, "join reply")
         if not reply.jwt or version_fault(reply.v):
             raise self._refusal(reply)
         self._store(Keys(seed=self._keys.seed, jwt=reply.jwt))
@@ -168,7 +168,7 @@ class Connection:
     async def _check_name(self) -> None:
         """Ask whether another process has the name; without an answer it is this one's."""
         with contextlib.suppress(*BROKER_ERRORS):
-            reply = decode_join_reply(await self._ask(encode(self._request())))
+            reply = decode_json(JoinReply, await self._ask(encode(self._request())), "join reply")
             if reply.error or version_fault(reply.v):
                 raise self._refusal(reply)
 

@@ -34,10 +34,6 @@ class FailedRestart(NamedTuple):
     error: str
     gave_up: bool = False
 
-    def fields(self) -> dict[str, int | float | str | bool | None]:
-        """Return the fields of a note."""
-        return self._asdict()
-
 
 class _Rank:
     """A rank that torchrun has restarted."""

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from nats.aio.msg import Msg
 
 from torchloom_core.floor.errors import MessageError
-from torchloom_core.wire.codec import decode_roll_call
+from torchloom_core.wire.codec import decode_json
+from torchloom_core.wire.messages import RollCall
 
 ANSWER_EVERY_S = 5.0
 
@@ -47,7 +48,7 @@ class RollCalls:
     async def take(self, message: Msg) -> None:
         """Answer a message, now or later, if it is a roll call for this worker."""
         try:
-            call = decode_roll_call(message.data)
+            call = decode_json(RollCall, message.data, "roll call")
         except MessageError as error:
             _logger.debug("no roll call: %s", error)
             return

@@ -15,11 +15,11 @@ from nats.aio.msg import Msg
 from torchloom_core.floor.errors import MessageError
 from torchloom_core.floor.plain_text import RateLimitedLog
 from torchloom_core.wire import subjects
-from torchloom_core.wire.codec import decode_pause_state, encode_telemetry
+from torchloom_core.wire.codec import decode_json, encode_telemetry
 from torchloom_core.wire.commands import Ack, Command
 from torchloom_core.wire.endings import is_intended
 from torchloom_core.wire.links import ProbeAddress
-from torchloom_core.wire.messages import Exit, FieldValue, Hello, Note
+from torchloom_core.wire.messages import Exit, FieldValue, Hello, Note, PauseState
 from torchloom_threadlet import ipc
 from torchloom_threadlet.cleaning import fitting
 from torchloom_threadlet.sidecar.collectors import Collection
@@ -147,7 +147,7 @@ class Sidecar:
         )
         if status is not None:
             async for restart in self._restarts.failed():
-                self.note("restart", restart.fields())
+                self.note("restart", restart._asdict())
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._publisher.finish(), _FINAL_FLUSH_S)
         await self._uplink.close()
@@ -252,7 +252,7 @@ class Sidecar:
 
     async def _on_pause_state(self, message: Msg) -> None:
         with contextlib.suppress(MessageError):
-            state = decode_pause_state(message.data)
+            state = decode_json(PauseState, message.data, "pause state")
             if state.run == self._hello.run:
                 self._roll_calls.record_epoch(state.epoch)
             self._to_link(state)

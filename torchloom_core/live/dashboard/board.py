@@ -41,7 +41,6 @@ WAIT_S = "wait_s"
 _CODE = {name: code for code, name in enumerate(STATES)}
 _OVER = tuple(_CODE[name] for name in ("left", "ended", "failed"))
 _UNREACHABLE = _CODE["unreachable"]
-_FLOAT64_BYTES = 8
 _CACHED_HEADERS = 1000
 
 Bytes = NDArray[np.uint8]
@@ -285,12 +284,11 @@ class Board:
             self._seen_s = _longer(self._seen_s, length, 0.0)
             self._progress_s = _longer(self._progress_s, length, 0.0)
         if rows > self._values.shape[0] or columns > self._values.shape[1]:
-            shape = len(self._state), max(8, 2 * columns)
-            values = np.full(shape, np.nan)
-            values[: self._values.shape[0], : self._values.shape[1]] = self._values
-            self._values = values
-            self._low = _longer(self._low, shape[1], np.nan)
-            self._high = _longer(self._high, shape[1], np.nan)
+            wide = max(8, 2 * columns)
+            more = [(0, len(self._state) - len(self._values)), (0, wide - self._values.shape[1])]
+            self._values = np.pad(self._values, more, constant_values=np.nan)
+            self._low = _longer(self._low, wide, np.nan)
+            self._high = _longer(self._high, wide, np.nan)
 
     def _column(self, metric: str, row: int) -> int:
         """Return the column of a metric, if need be a new one; -1 if the worker may add no more."""
@@ -312,15 +310,12 @@ class Board:
         """Return the columns that a batch's values go to, and which values those are."""
         found = [(self._column(name, row), own) for own, name in enumerate(metrics)]
         stored = [pair for pair in found if pair[0] >= 0]
-        placed = (
-            np.array([column for column, _ in stored], dtype=np.intp),
-            np.array([own for _, own in stored], dtype=np.intp),
-        )
+        columns, values = np.array(stored, dtype=np.intp).reshape(-1, 2).T
         if len(self._columns_of) >= _CACHED_HEADERS:
             self._columns_of.clear()
         if len(stored) == len(found) or len(self.metrics) >= MOST_METRICS:  # else others may add it
-            self._columns_of[metrics] = placed
-        return placed
+            self._columns_of[metrics] = columns, values
+        return columns, values
 
 
 def median_of(values: Floats) -> float | None:
@@ -330,6 +325,4 @@ def median_of(values: Floats) -> float | None:
 
 
 def _longer(array: NDArray[Any], length: int, fill: float) -> NDArray[Any]:
-    longer = np.full(length, fill, dtype=array.dtype)
-    longer[: len(array)] = array
-    return longer
+    return np.pad(array, (0, length - len(array)), constant_values=fill)

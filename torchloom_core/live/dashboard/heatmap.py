@@ -59,9 +59,7 @@ def scale_of(values: Floats, before: Scale | None) -> Scale:
     if before is not None:
         width = before.high - before.low
         inside = before.low <= low and high <= before.high
-        if inside and high - low >= _NARROW * width:
-            return before
-        if inside and high == low:
+        if inside and (high - low >= _NARROW * width or high == low):
             return before
     margin = 0.1 * (high - low) or 0.1 * abs(high) or 1.0
     return Scale(low - margin, high + margin)

@@ -15,16 +15,13 @@ from torchloom_core.wire.operations import Operation, Probe, Rehearse, SetKnob, 
 from torchloom_core.wire.plans import WITHDRAWN, Flight
 
 _GRACE_NS = 5 * SECOND_NS
-"""Allows for the worker's own clock and the delay of its ack."""
+"""For the worker's own clock and the delay of its ack; also after the Weaver was unreachable."""
 
 _PROBE_NS = round(PROBE_DEADLINE_S * SECOND_NS)
 
 _CHANGES_AN_EPOCH = 1 << 20
 
 _ORDER = {WITHDRAWN: 0, "issued": 0, "delivered": 1, "accepted": 2}
-
-_GRACE_NS = 5 * SECOND_NS
-"""Workers need a moment to report after the Weaver was unreachable."""
 
 
 class Commands:

@@ -1,7 +1,6 @@
 """The control lease: the one web session that may act; it expires unless renewed."""
 
 from torchloom_core.floor.clock import SECOND_NS
-from torchloom_core.wire import notices
 from torchloom_core.wire.decisions import Notice, Output, Reply
 from torchloom_core.wire.requests import Annotate, ReleaseControl, Request, StopActions, TakeControl
 
@@ -34,7 +33,7 @@ class ControlLease:
             case ReleaseControl():
                 return self._take_back(request, now_ns)
             case Annotate(text=text):
-                notice = notices.of_annotation(request.requester, text)
+                notice = Notice(kind="annotation", text=f"{request.requester}: {text}")
                 return [notice, Reply(request=request.id, ok=True, text="added to the record")]
             case StopActions():
                 return None

@@ -22,14 +22,6 @@ class DeclaredKnobs:
         self._declared: dict[str, dict[tuple[object, ...], tuple[int, KnobSpec]]] = {}
         self._specs: dict[str, KnobSpec] | None = None
 
-    def add(self, knobs: Iterable[KnobSpec]) -> None:
-        """Count the declarations of a worker."""
-        self._count(knobs, 1)
-
-    def remove(self, knobs: Iterable[KnobSpec]) -> None:
-        """Discount the declarations of a worker."""
-        self._count(knobs, -1)
-
     @property
     def specs(self) -> dict[str, KnobSpec]:
         """Every knob by its name, in a new dict."""
@@ -50,7 +42,8 @@ class DeclaredKnobs:
         }
         return sorted(self.specs.values(), key=lambda spec: -workers[spec.name])
 
-    def _count(self, knobs: Iterable[KnobSpec], more: int) -> None:
+    def count(self, knobs: Iterable[KnobSpec], more: int) -> None:
+        """Count the declarations of a worker: 1 more of each, or -1."""
         self._specs = None
         for spec in {spec.name: spec for spec in knobs}.values():
             ways, way = self._declared.setdefault(spec.name, {}), takes(spec)

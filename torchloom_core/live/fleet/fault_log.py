@@ -12,18 +12,6 @@ MAX_FAULTS = 1000
 """Faults that are stored for a restarted Weaver."""
 
 
-def fault_of_worker(worker: str, node: str, kind: str, ts_ns: int, suffix: str) -> Fault:
-    """Return the fault of a worker's exit or note; a note of kind ``fault`` is not fatal."""
-    return Fault(
-        worker=worker,
-        node=node,
-        kind=kind,
-        ts_ns=ts_ns,
-        id=f"{worker}/{suffix}",
-        fatal=kind != "fault",
-    )
-
-
 class FaultLog:
     """Faults by time, each id once, for ``memory_s`` seconds.
 

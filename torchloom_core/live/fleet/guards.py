@@ -17,7 +17,7 @@ from torchloom_core.config import schema
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.floor.persistent_table import PersistentTable
 from torchloom_core.floor.suggest import listed
-from torchloom_core.live.fleet.furthest_steps import FurthestSteps
+from torchloom_core.interface.arrays import Ints
 from torchloom_core.live.fleet.state import FleetState
 from torchloom_core.wire.actions import Action, ChangeKnobs, Guard
 from torchloom_core.wire.decisions import Judged
@@ -41,6 +41,39 @@ TRIES = 5
 as long."""
 _LEAST_NOISE = 1e-3
 """Least noise relative to the level: smaller differences are not worth a rollback."""
+
+
+class FurthestSteps:
+    """The highest step of each row, over all of its incarnations.
+
+    Attributes
+    ----------
+    most : int
+        The highest median step so far, -1 before any: a single wrong report does not move it.
+    """
+
+    def __init__(self) -> None:
+        self._of_row: Ints = np.full(0, -1, dtype=np.int64)
+        self.most = -1
+
+    def went_back(self, rows: Ints, steps: Ints) -> bool:
+        """Take the current steps of rows; return whether all of them are earlier than before.
+
+        A worker that rejoins alone is behind the others for a while; if all are behind, the run
+        started over, and the steps so far are dropped.
+        """
+        if not len(rows):
+            return False
+        more = int(rows.max()) + 1 - len(self._of_row)
+        if more > 0:
+            self._of_row = np.pad(self._of_row, (0, more), constant_values=-1)
+        before = self._of_row[rows]
+        back = bool(np.all(steps < np.where(before < 0, self.most, before)))
+        if back:
+            self._of_row[:] = self.most = -1
+        self._of_row[rows] = np.maximum(self._of_row[rows], steps)
+        self.most = max(self.most, int(np.median(steps)))
+        return back
 
 
 class Guards:
@@ -89,7 +122,7 @@ class Guards:
         was_at = self._furthest.most
         went_back = self._furthest.went_back(*self._fleet.times.current_steps(rows, now_ns))
         ended = self._begin_anew(was_at) if went_back else []
-        progress_ns = self._fleet.times.median_progress_ns(rows)
+        progress_ns = int(np.median(self._fleet.times.progress_ns[rows]))
         if progress_ns > self._progress_ns + _JITTER_NS:
             self._progress_ns = progress_ns
             self._steps_ns.append(now_ns)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torchloom_core.interface.arrays import Floats, Ints, samples_in
 from torchloom_core.interface.needs import PolicyNeed, metrics_with_past, windows_s
 from torchloom_core.live.fleet.rings import Rings
-from torchloom_core.live.fleet.sample_stretch import SampleStretch
+from torchloom_core.live.fleet.samples import SampleStretch
 from torchloom_core.wire.messages import Hello, Telemetry
 
 _INT64_BYTES = _FLOAT64_BYTES = 8
@@ -136,22 +136,9 @@ class Intake:
 
     def _write_all(self, by_header: dict[tuple[str, ...], Batches]) -> None:
         for metrics, (rows, values, stamps) in by_header.items():
-            self._write(metrics, rows, values, stamps)
+            if len(self._wanted(metrics)[0]):
+                table = np.frombuffer(b"".join(values), dtype="<f8")
+                table = table.reshape(len(rows), len(metrics))
+                row_index, ts_ns = np.array(rows, dtype=np.intp), np.array(stamps, dtype=np.int64)
+                self.put(row_index, metrics, table, ts_ns)
         by_header.clear()
-
-    def _write(
-        self, metrics: tuple[str, ...], rows: list[int], values: list[bytes], stamps: list[int]
-    ) -> None:
-        if not len(self._wanted(metrics)[0]):
-            return
-        table = np.frombuffer(b"".join(values), dtype="<f8").reshape(len(rows), len(metrics))
-        row_index, ts_ns = np.array(rows, dtype=np.intp), np.array(stamps, dtype=np.int64)
-        self.put(row_index, metrics, table, ts_ns)
-
-    def forget(self, row: int) -> None:
-        """Clear one worker's values for its next incarnation."""
-        self.metrics.forget(row)
-
-    def grow(self, workers: int) -> None:
-        """Make room for ``workers`` rows."""
-        self.metrics.grow(workers)

@@ -71,10 +71,6 @@ class ReportTimes:
         at = at[(self.seen_ns[at] >= now_ns - self.stale_ns) & (self.step[at] >= 0)]
         return at, self.step[at]
 
-    def median_progress_ns(self, rows: Sequence[int]) -> int:
-        """Return the median time at which the workers in these rows last finished a step."""
-        return int(np.median(self.progress_ns[rows]))
-
     def columns(self, now_ns: int, workers: int) -> tuple[Ints, Floats, Floats, Floats]:
         """Return step, age of heartbeat and of progress, and the time watched, seconds."""
         first_ns = self.first_ns[:workers]

@@ -15,12 +15,11 @@ from torchloom_core.interface.view_parts import Conditions, KnownFaults, KnownKn
 from torchloom_core.live.fleet.cordons import Cordons
 from torchloom_core.live.fleet.crash_loops import NOTE as RESTART
 from torchloom_core.live.fleet.crash_loops import CrashLoops
-from torchloom_core.live.fleet.fault_log import FaultLog, fault_of_worker
+from torchloom_core.live.fleet.fault_log import FaultLog
 from torchloom_core.live.fleet.intake import Intake, NewestBatches
 from torchloom_core.live.fleet.links import MeasuredLinks
 from torchloom_core.live.fleet.rings import Rings
-from torchloom_core.live.fleet.sample_stretch import SampleStretch
-from torchloom_core.live.fleet.sample_table import SampleTable
+from torchloom_core.live.fleet.samples import SampleStretch, SampleTable
 from torchloom_core.live.fleet.workers import Workers
 from torchloom_core.wire import notices
 from torchloom_core.wire.decisions import Notice
@@ -28,9 +27,7 @@ from torchloom_core.wire.events import Fault, Forecast, NodeFault
 from torchloom_core.wire.limits import KnobValue
 from torchloom_core.wire.links import Link, Measured
 from torchloom_core.wire.messages import Exit, Hello, Note, Telemetry
-from torchloom_core.wire.operations import (
-    Probe,
-)
+from torchloom_core.wire.operations import Probe
 from torchloom_core.wire.steering import LighthouseView
 
 _FAULT_NOTES = frozenset({"fault", "hang"})
@@ -80,8 +77,8 @@ class FleetState(Workers):
         row, self._roster = self.row_of[hello.worker], None
         self.links.settle(hello.worker, hello.node)
         if begins:
-            self._intake.grow(self.times.capacity)
-            self._intake.forget(row)
+            self._intake.metrics.grow(self.times.capacity)
+            self._intake.metrics.forget(row)
             self.crash_loops.forget(row)
             for newest in self._notes.values():
                 newest.pop(row, None)
@@ -110,7 +107,7 @@ class FleetState(Workers):
         if note.kind == RESTART and self.state[row] == "gone":
             loop = self.crash_loops.add(row, self.hello[row], note)
             self.times.seen_ns[row] = ts_ns
-            return [notices.of_crash_loop(loop.text, note.worker)]
+            return [Notice(kind="crash_loop", text=loop.text, worker=note.worker)]
         if note.kind not in _FAULT_NOTES:
             return []
         fault = self._add_fault(note.worker, note.kind, ts_ns, f"{note.kind}:{note.ts_ns}")
@@ -130,7 +127,14 @@ class FleetState(Workers):
 
     def _add_fault(self, worker: str, kind: str, ts_ns: int, suffix: str) -> Fault | None:
         node = self.hello[self.row_of[worker]].node
-        fault = fault_of_worker(worker, node, kind, ts_ns, suffix)
+        fault = Fault(
+            worker=worker,
+            node=node,
+            kind=kind,
+            ts_ns=ts_ns,
+            id=f"{worker}/{suffix}",
+            fatal=kind != "fault",  # a note of that kind reports no end
+        )
         return fault if self.fault_log.add(fault) else None
 
     def note_link(self, sender: str, probe: Probe, measured: Measured, ts_ns: int) -> None:

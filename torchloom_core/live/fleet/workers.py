@@ -75,7 +75,7 @@ class Workers:
         elif self.hello[row].incarnation != hello.incarnation:
             return False
         if self.state[row] != "gone":
-            self._declared.remove(self.hello[row].knobs)
+            self._declared.count(self.hello[row].knobs, -1)
         self.quorums.register(hello, self.hello[row])
         self.hello[row] = hello
         self._role_of[hello.group] = hello.role
@@ -86,7 +86,7 @@ class Workers:
             self.ending[row] = ""
             self.times.begin(row, ts_ns)
         if self.state[row] != "gone":
-            self._declared.add(hello.knobs)
+            self._declared.count(hello.knobs, 1)
         return begins
 
     @property
@@ -119,7 +119,7 @@ class Workers:
             return False
         if self.state[row] == "gone":
             return False
-        self._declared.remove(self.hello[row].knobs)
+        self._declared.count(self.hello[row].knobs, -1)
         self.state[row] = "gone"
         self.ending[row] = self.ending[row] or in_a_word(
             message.status, expected=message.expected, error=message.error

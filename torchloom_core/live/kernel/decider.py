@@ -7,8 +7,8 @@ from torchloom_core.live.dispatch.candidate import Candidate
 from torchloom_core.live.kernel.actions.kinds import kind_of
 from torchloom_core.live.kernel.actions.run import Run
 from torchloom_core.live.kernel.arbiter import Arbiter
-from torchloom_core.live.kernel.arbiter.limits import Situation
 from torchloom_core.live.kernel.execution import Execution
+from torchloom_core.live.kernel.situation import Situation
 from torchloom_core.wire.actions import Action
 from torchloom_core.wire.commands import AckStatus
 from torchloom_core.wire.decisions import Outcome, Output, Proposal, Proposed, Verdict
@@ -17,13 +17,11 @@ from torchloom_core.wire.decisions import Outcome, Output, Proposal, Proposed, V
 class Decider:
     """The arbiter and the execution of its grants, as one step after the other."""
 
-    def __init__(
-        self, run: Run, arbiter: Arbiter, execution: Execution, situation: Situation
-    ) -> None:
+    def __init__(self, run: Run, arbiter: Arbiter, execution: Execution) -> None:
         self._run = run
         self._arbiter = arbiter
         self._execution = execution
-        self.situation = situation
+        self.situation = Situation(run)
         self._numbered = 0
 
     def propose(self, action: Action, policy: str, reason: str) -> list[Output]:

@@ -10,6 +10,7 @@ import msgspec
 
 from torchloom_core.config.schema import Config
 from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.floor.errors import PluginError
 from torchloom_core.live.kernel.actions.fenced import ranks_for
 from torchloom_core.live.kernel.actions.kinds import kind_of
 from torchloom_core.live.kernel.actions.run import PAUSING, Run
@@ -48,7 +49,10 @@ class Execution:
         """Start the plan of a granted verdict; an action without commands is done at once."""
         run, now_ns = self._run, self._run.now_ns
         kind = kind_of(verdict.action)
-        stages, await_training = kind.stages(verdict.action, run)
+        try:
+            stages, await_training = kind.stages(verdict.action, run)
+        except PluginError as error:
+            return [Outcome.never_started(verdict, str(error))]
         operation = stages[0].operation if stages else None
         plan = Plan(
             verdict=verdict.proposal,
@@ -156,19 +160,16 @@ class Execution:
             return self._begin(msgspec.structs.replace(plan, stages=(stage,)))
         open_ids = self._plans.open_of(plan.verdict)
         if open_ids and plan.fate == "refused":
-            return self._withdraw(plan, open_ids)
+            self._plans.table[plan.verdict] = msgspec.structs.replace(plan, fate="withdrawn")
+            return self._send_withdrawal(plan, open_ids)
         if any(self._may_answer(plan, command_id) for command_id in open_ids):
             return []
         applied = len(plan.commands) - plan.missed_count - len(open_ids)
         is_done = plan.fate != "failed" and applied > plan.refused_count
         return self._end(plan, "" if is_done else missed_text(plan) or "no rank is left to do it")
 
-    def _withdraw(self, plan: Plan, command_ids: Iterable[str]) -> list[Output]:
-        """Withdraw an offered change from the ranks that have it."""
-        self._plans.table[plan.verdict] = msgspec.structs.replace(plan, fate="withdrawn")
-        return self._send_withdrawal(plan, command_ids)
-
     def _send_withdrawal(self, plan: Plan, command_ids: Iterable[str]) -> list[Output]:
+        """Withdraw an offered change from the ranks that have it."""
         flights = [self._commands.flights[command_id] for command_id in sorted(command_ids)]
         sent_to = tuple((one.command.worker, one.command.incarnation) for one in flights)
         stage = Stage(operation=Withdraw(number=plan.change), incarnations=sent_to)

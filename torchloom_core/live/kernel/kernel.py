@@ -7,6 +7,7 @@ same order give the same outputs to the bit. Time is the ``ts_ns`` that comes wi
 from collections.abc import Sequence
 
 from torchloom_core.config.schema import Config
+from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.floor.persistent_table import Changes
 from torchloom_core.interface.needs import Need
 from torchloom_core.interface.view import FleetView
@@ -16,8 +17,7 @@ from torchloom_core.live.dispatch.deliveries import Deliveries
 from torchloom_core.live.dispatch.policy_guard import Guard
 from torchloom_core.live.fleet.forecasts import Forecasts
 from torchloom_core.live.fleet.guards import TRIES, Guards
-from torchloom_core.live.fleet.refused_workers import RefusedWorkers
-from torchloom_core.live.fleet.sample_table import SampleTable
+from torchloom_core.live.fleet.samples import SampleTable
 from torchloom_core.live.fleet.state import FleetState
 from torchloom_core.live.fleet.steering import Steering
 from torchloom_core.live.kernel.actions.run import Run
@@ -28,19 +28,12 @@ from torchloom_core.live.kernel.kill_switch import KillSwitch
 from torchloom_core.live.kernel.plugins.host import ActivePlugins, PolicyHost
 from torchloom_core.live.kernel.requests import Requests
 from torchloom_core.live.kernel.run_end import RunEnd
-from torchloom_core.live.kernel.situation import RunSituation
 from torchloom_core.live.kernel.stored_state import StoredState
 from torchloom_core.live.kernel.upkeep import Upkeep
 from torchloom_core.wire import notices
 from torchloom_core.wire.actions import ChangeKnobs
 from torchloom_core.wire.commands import RECONCILE, Ack, AckStatus, Command
-from torchloom_core.wire.decisions import (
-    CordonOver,
-    KnobDesired,
-    Output,
-    PolicyFailed,
-    Proposed,
-)
+from torchloom_core.wire.decisions import CordonOver, KnobDesired, Output, PolicyFailed, Proposed
 from torchloom_core.wire.events import (
     Backlog,
     Control,
@@ -56,13 +49,10 @@ from torchloom_core.wire.events import (
 )
 from torchloom_core.wire.messages import Exit, Hello, Note, Telemetry
 from torchloom_core.wire.operations import Drain, Pause, Probe, SetKnob, done_by
-from torchloom_core.wire.requests import (
-    GUARD,
-    Request,
-)
+from torchloom_core.wire.requests import GUARD, Request
 from torchloom_core.wire.steering import LighthouseView, name_of_replica
 
-_UNSENT = "the Weaver ended before it was sent"
+_FULL_EVERY_NS = 60 * SECOND_NS
 
 
 class Kernel:
@@ -97,13 +87,12 @@ class Kernel:
         switch = KillSwitch(config.arbiter.dry_run)
         self.run = Run(self.fleet, self.commands, guards, settings.stale_after_s, steering, switch)
         self._upkeep = Upkeep(self.run)
-        self._situation = RunSituation(self.run)
         self.execution = Execution(self.run, self._upkeep, config)
         self.arbiter = Arbiter(config.arbiter)
         self.host = PolicyHost(plugins.policies, guard)
         self.forecasts = Forecasts(plugins.predictors)
         self.deliveries = Deliveries()
-        self._decider = Decider(self.run, self.arbiter, self.execution, self._situation)
+        self._decider = Decider(self.run, self.arbiter, self.execution)
         self.requests = Requests(
             self.run,
             self.arbiter,
@@ -114,7 +103,7 @@ class Kernel:
         )
         self._stored = StoredState(self.run, self.arbiter, self.execution, self.requests.answers)
         self._run_end = RunEnd(self.run)
-        self._refused = RefusedWorkers()
+        self._reported_full_ns = -_FULL_EVERY_NS
         self.seq = 0
         self.ticks = 0
 
@@ -229,7 +218,7 @@ class Kernel:
         is_new = self.fleet.register(hello, self.run.now_ns)
         before = before if is_new else hello.launch  # one incarnation, one launch
         if not self.fleet.is_registered(hello.worker, hello.incarnation):
-            return self._refused.notices(hello, self.fleet, self.run.now_ns)
+            return self._report_full(hello)
         self.forecasts.settle(hello.worker, hello.node)
         outputs: list[Output] = []
         if is_new:
@@ -240,6 +229,14 @@ class Kernel:
         outputs += self._upkeep.reconcile([hello])
         outputs += self.run.pauses.check(self.run.now_ns) + self.run.pauses.stray(hello)
         return outputs + self._decider.advance("")
+
+    def _report_full(self, hello: Hello) -> list[Output]:
+        """Report a worker that has no row as the run is full, once a minute at most."""
+        now_ns = self.run.now_ns
+        if hello.worker in self.fleet.row_of or now_ns < self._reported_full_ns + _FULL_EVERY_NS:
+            return []
+        self._reported_full_ns = now_ns
+        return [notices.of_refused(hello)]
 
     def _inherit(self, joined: list[Hello], held: list[KnobDesired]) -> list[Output]:
         """Set the desired knobs of workers of the present job, or report which values wait."""

@@ -7,8 +7,8 @@ from torchloom_core.live.kernel.actions.run import Run
 from torchloom_core.wire.actions import Action
 
 
-class RunSituation:
-    """A :class:`~torchloom_core.live.kernel.arbiter.limits.Situation`, read from the run."""
+class Situation:
+    """What the safety limits need to know of the run at this moment."""
 
     def __init__(self, run: Run) -> None:
         self._run = run

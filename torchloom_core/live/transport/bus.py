@@ -10,7 +10,6 @@ delivers a connection's messages in order, and cuts off a connection that falls 
 
 import asyncio
 import itertools
-import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -34,12 +33,10 @@ from torchloom_core.live.transport.quota import Quota, Turns
 from torchloom_core.live.transport.report_feed import ReportFeed
 from torchloom_core.live.transport.state_bucket import EPOCH_KEY, StateBucket
 from torchloom_core.wire import subjects
-from torchloom_core.wire.codec import decode_join_request, encode
+from torchloom_core.wire.codec import decode_json, encode
 from torchloom_core.wire.commands import Command
 from torchloom_core.wire.messages import JoinReply, JoinRequest, PauseState, RollCall
 from torchloom_core.wire.steering import Steer
-
-_log = logging.getLogger(__name__)
 
 _BULK_IN_FLIGHT = 64
 """Maximum number of large events that are not yet acknowledged."""
@@ -58,7 +55,7 @@ _JOINS = {"per_s": 500.0, "bytes_per_s": 1e6, "rest_s": 40.0}
 
 
 class NatsBus:
-    """The Weaver's connection to one run; ``unpublished`` counts the messages that were lost."""
+    """The Weaver's connection to one run."""
 
     def __init__(
         self,
@@ -83,7 +80,6 @@ class NatsBus:
         self._superseded: Callable[[int], None] | None = None
         self._outbox: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue(_OUTBOX_MESSAGES)
         self._posting = asyncio.create_task(self._post())
-        self.unpublished = 0
         self.owner = Ownership(link, f"{_inbox(run)}.owner", self.state)
 
     @classmethod
@@ -160,10 +156,6 @@ class NatsBus:
             worker, [f"{command}:{self.state.epoch}" for command in commands]
         )
 
-    async def reports_taken_until_ns(self) -> int | None:
-        """Return what :meth:`ReportFeed.taken_until_ns` does."""
-        return await self.reports.taken_until_ns(self._clock.now_ns)
-
     async def roll_call(self, epoch: int, workers: Sequence[str] = ()) -> None:
         """Request a hello from these workers, or from all."""
         data = encode(RollCall(run=self._run, epoch=epoch, workers=tuple(workers)))
@@ -175,7 +167,7 @@ class NatsBus:
         await self._link.persist("call the roll", call)
 
     def publish(self, kind: str, message: msgspec.Struct) -> None:
-        """Publish for subscribers; without a broker it is lost, and counted in ``unpublished``."""
+        """Publish for subscribers; without a broker it is lost."""
         self._publish(subjects.out(self._run, kind), message)
 
     def publish_pause(self, message: PauseState) -> None:
@@ -187,10 +179,8 @@ class NatsBus:
         self._publish(subjects.steer(self._run), message)
 
     def _publish(self, subject: str, message: msgspec.Struct) -> None:
-        try:
+        with suppress(asyncio.QueueFull):
             self._outbox.put_nowait((subject, encode(message)))
-        except asyncio.QueueFull:
-            self.unpublished += 1
 
     async def store(self, entries: Mapping[str, bytes | None]) -> None:
         """Store entries of this epoch's state, in order; None deletes one."""
@@ -222,7 +212,7 @@ class NatsBus:
         async def answer(msg: Msg) -> None:
             await self._turns.give()
             try:
-                reply = await handler(decode_join_request(msg.data))
+                reply = await handler(decode_json(JoinRequest, msg.data, "join request"))
             except MessageError as error:
                 reply = JoinReply(error=plain_line(str(error)))
                 if self._inlet:
@@ -295,14 +285,10 @@ class NatsBus:
     async def _post(self) -> None:
         while True:
             subject, data = await self._outbox.get()
-            try:
-                if not self.is_connected:
-                    raise nats.errors.ConnectionReconnectingError
-                await self._link.client.publish(subject, data)
-            except nats.errors.Error:
-                self.unpublished += 1
-            finally:
-                self._outbox.task_done()
+            if self.is_connected:
+                with suppress(nats.errors.Error):
+                    await self._link.client.publish(subject, data)
+            self._outbox.task_done()
 
     async def _epoch_moved(self, _: Msg) -> None:
         # A claim that lost its race is published too, so the bucket decides; and a claim may

@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -28,8 +27,6 @@ from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import MAX_MESSAGE_BYTES, MAX_REPORT_BYTES, encode
 from torchloom_core.wire.commands import Command
 from torchloom_core.wire.limits import MAX_WORKERS
-
-_log = logging.getLogger(__name__)
 
 REQUEST_TIMEOUT_S = 2
 _MAX_AGE_S = 7 * 24 * 3600

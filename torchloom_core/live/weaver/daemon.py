@@ -91,7 +91,8 @@ class Weaver:
         self._trajectory = trajectory
         self._recording = Recording(trajectory, clock)
         self._kernel = Kernel(config, plugins, DeadlineGuard(config.weaver.policy_budget_s))
-        self._reports = ReportWatch(self._kernel, clock, bus.reports_taken_until_ns, self.enter)
+        taken_until_ns = partial(bus.reports.taken_until_ns, clock.now_ns)
+        self._reports = ReportWatch(self._kernel, clock, taken_until_ns, self.enter)
         self._enrolment: Enrolment | None = None
         self._poison: Recorded | None = None
         self._forecasts = PredictorRunner(

@@ -100,8 +100,8 @@ class OperatorService:
     def verbs(self) -> dict[str, Callable[[bytes, str], Awaitable[bytes]]]:
         """The handlers, by verb."""
         return {
-            "status": self._on_status,
-            "knobs": self._on_knobs,
+            "status": partial(self._on_page, "status", self._status),
+            "knobs": partial(self._on_page, "knobs", self._knobs),
             "actions.stop": self._on_stop,
             **{verb: partial(self._on_request, verb) for verb in _REQUESTS},
         }
@@ -112,11 +112,10 @@ class OperatorService:
         if waiting is not None and not waiting.done():
             waiting.set_result(reply)
 
-    async def _on_status(self, body: bytes, by: str) -> bytes:
-        return codec.encode(self._status(_page(body, "status")))
-
-    async def _on_knobs(self, body: bytes, by: str) -> bytes:
-        return codec.encode(self._knobs(_page(body, "knobs")))
+    async def _on_page(
+        self, verb: str, read: Callable[[Page], msgspec.Struct], body: bytes, _: str
+    ) -> bytes:
+        return codec.encode(read(codec.decode_json(Page, body or b"{}", verb)))
 
     async def _on_request(self, verb: str, body: bytes, by: str) -> bytes:
         cls, want_of = _REQUESTS[verb]
@@ -140,7 +139,3 @@ class OperatorService:
         self._enter(request)
         reply = await asyncio.wait_for(answer, _PATIENCE_S)
         return codec.encode(Answer(ok=reply.ok, text=reply.text, ids=reply.ids))
-
-
-def _page(body: bytes, verb: str) -> Page:
-    return codec.decode_json(Page, body, verb) if body else Page()

@@ -27,7 +27,6 @@ VERSION = 1
 _KEY = "torchloom"
 _LARGEST = 2**63 - 2
 """The largest number that the ranks of a group can reduce."""
-_KEY = "torchloom"
 
 _logger = logging.getLogger(__name__)
 

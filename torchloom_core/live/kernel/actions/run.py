@@ -3,9 +3,9 @@
 from collections.abc import Collection, Iterable, Set
 
 from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.floor.suggest import nearest
 from torchloom_core.live.dispatch.commands import Commands
 from torchloom_core.live.dispatch.under_way import UnderWay
-from torchloom_core.live.fleet.absent import why_not_present, why_not_training
 from torchloom_core.live.fleet.desired_knobs import DesiredKnobs
 from torchloom_core.live.fleet.guards import Guards
 from torchloom_core.live.fleet.held_standbys import HeldStandbys
@@ -144,8 +144,18 @@ class Run:
 
     def not_training(self, group: str) -> str:
         """Return why the group is not a training group, or an empty string."""
-        return why_not_training(self.fleet, group)
+        if group in self.training_groups():
+            return ""
+        rows = [row for row, hello in enumerate(self.fleet.hello) if hello.group == group]
+        if not rows:
+            names = {hello.group for hello in self.fleet.hello}
+            return f"no group is called {group!r}{nearest(group, names)}"
+        ended = all(map(self.fleet.is_over, rows))
+        return f"group {group} {'has ended' if ended else 'is not training'}"
 
     def not_present(self, worker: str) -> str:
         """Return why the worker cannot be acted on, or an empty string."""
-        return why_not_present(self.fleet, worker)
+        row = self.fleet.row_of.get(worker)
+        if row is None:
+            return f"no worker is called {worker!r}{nearest(worker, self.fleet.row_of)}"
+        return f"worker {worker} has ended" if self.fleet.state[row] == "gone" else ""

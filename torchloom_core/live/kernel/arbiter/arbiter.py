@@ -15,8 +15,8 @@ from torchloom_core.live.kernel.arbiter.limits import (
     POLICY_LIMITS,
     Case,
     Refusal,
-    Situation,
 )
+from torchloom_core.live.kernel.situation import Situation
 from torchloom_core.wire.actions import name_of
 from torchloom_core.wire.decisions import Proposed, Verdict
 from torchloom_core.wire.plans import Granted

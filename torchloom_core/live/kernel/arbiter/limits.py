@@ -6,12 +6,13 @@ verdict's rule.
 
 from collections.abc import Callable, Collection, Set
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from torchloom_core.config import schema
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.live.kernel.actions.kind import GROUP, ActionKind
 from torchloom_core.live.kernel.actions.kinds import find_kind, kind_of
+from torchloom_core.live.kernel.situation import Situation
 from torchloom_core.wire.actions import Action, name_of
 from torchloom_core.wire.decisions import Proposal
 from torchloom_core.wire.plans import Granted
@@ -20,35 +21,6 @@ _HOUR_NS = 3600 * SECOND_NS
 
 _ROUNDING = 1e-9
 """0.29 of 100 groups is 29, although the product of the floats is slightly less."""
-
-
-class Situation(Protocol):
-    """What the safety limits need to know of the run at this moment."""
-
-    @property
-    def stopped(self) -> bool:
-        """Whether the kill switch is on."""
-
-    def obstacle(self, action: Action) -> str:
-        """Return why the action cannot be carried out, or an empty string."""
-
-    def in_progress(self, target: str) -> str:
-        """Return the verdict whose plan works on the target, or an empty string."""
-
-    def training_groups(self) -> set[str]:
-        """Return the replica groups that train."""
-
-    def role_of(self, group: str) -> str:
-        """Return the role of a replica group, an empty string if nobody is known of it."""
-
-    def groups_in_motion(self) -> set[str]:
-        """Return the replica groups that some plan moves."""
-
-    def nodes(self) -> set[str]:
-        """Return all known nodes."""
-
-    def cordoned(self) -> Set[str]:
-        """Return the cordoned nodes."""
 
 
 class Refusal(NamedTuple):

@@ -1,4 +1,4 @@
-"""One sample of many workers at once, as in a recorded trace or the fleet model."""
+"""Samples of many workers at once, as in a recorded trace or the fleet model."""
 
 from dataclasses import dataclass
 
@@ -37,3 +37,27 @@ class SampleTable:
     state: tuple[str, ...] | None = None
     step: Ints | None = None
     progress_age_s: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class SampleStretch:
+    """The scrapes of consecutive ticks, without other inputs between them.
+
+    Attributes
+    ----------
+    workers : tuple of str
+        All must have sent a hello. Passing the same tuple again is fast.
+    metrics : tuple of str
+    ts_ns : (ticks,) int64
+        The end of each tick; at least one.
+    values : (metrics, ticks, workers) float64
+        NaN for a value that is missing or not valid.
+    reported : (ticks, workers) bool
+        False if the worker itself sent nothing; its values do not count then.
+    """
+
+    workers: tuple[str, ...]
+    metrics: tuple[str, ...]
+    ts_ns: Ints
+    values: Floats
+    reported: NDArray[np.bool_]
