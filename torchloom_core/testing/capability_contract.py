@@ -14,7 +14,7 @@ from torchloom_core.lab.simulate.answer import FleetAnswer, answer_of
 from torchloom_core.lab.simulate.model import FleetModel
 from torchloom_core.lab.simulate.scenario import JobSpec, Tier
 from torchloom_core.live.kernel.actions.kind import ActionKind
-from torchloom_core.live.kernel.actions.kinds import kind_named, summary_of
+from torchloom_core.live.kernel.actions.kinds import summary_of, unguarded_kind
 from torchloom_core.testing.small_run import SmallRun, hellos
 from torchloom_core.wire.actions import Action, name_of
 from torchloom_core.wire.capabilities import action_type, find_part, from_json, installed
@@ -74,7 +74,7 @@ class CapabilityContract:
 
     def kind(self) -> ActionKind[Any]:
         """Return its KIND."""
-        return kind_named(self.name())
+        return unguarded_kind(self.name())
 
     def outputs(self, action: Action) -> list[Output]:
         """Return what a new Weaver puts out until the action is done."""

@@ -24,7 +24,9 @@ from torchloom_core.wire.operations import Operation
 
 GROUP = "torchloom.capabilities"
 
-_OWN = "torchloom_core.capabilities."
+OWN = "torchloom_core.capabilities."
+"""The packages of torchLoom's own capabilities begin with it."""
+
 _log = logging.getLogger("torchloom")
 _T = TypeVar("_T")
 
@@ -37,7 +39,7 @@ def installed() -> Mapping[str, str]:
     """
     points = [(point.name, point.value) for point in entry_points(GROUP)]
     found: dict[str, str] = {}
-    for name, package in sorted(points, key=lambda at: (at[0], not at[1].startswith(_OWN), at[1])):
+    for name, package in sorted(points, key=lambda at: (at[0], not at[1].startswith(OWN), at[1])):
         if found.setdefault(name, package) != package:
             _log.warning("capability %s of %s: %s already has it", name, package, found[name])
     return found

@@ -5,14 +5,25 @@ from functools import cache
 from typing import Any
 
 from torchloom_core.floor.errors import PluginError
+from torchloom_core.live.kernel.actions.guarded import GuardedKind
 from torchloom_core.live.kernel.actions.kind import ActionKind
 from torchloom_core.wire.actions import Action, name_of, plain_summary
-from torchloom_core.wire.capabilities import find_part, installed
+from torchloom_core.wire.capabilities import OWN, find_part, installed
 
 
 @cache
 def kind_named(name: str) -> ActionKind[Any]:
-    """Return the kind of this name; raises PluginError if it is not installed or unusable."""
+    """Return the kind of this name; one of another package cannot end the Weaver.
+
+    Raises PluginError if it is not installed or unusable.
+    """
+    kind = unguarded_kind(name)
+    return kind if installed()[name].startswith(OWN) else GuardedKind(name, kind)
+
+
+@cache
+def unguarded_kind(name: str) -> ActionKind[Any]:
+    """Return the kind of this name as its package has it, for its tests."""
     module = find_part(name, "kind")
     kind = getattr(module, "KIND", None)
     if not isinstance(kind, ActionKind):
@@ -53,5 +64,5 @@ def summary_of(action: Mapping[str, Any]) -> str:
     kind = find_kind(str(action.get("kind")))
     try:
         return kind.describe(action) if kind else plain_summary(action)
-    except (KeyError, TypeError, ValueError):  # a field is missing, or is of another type
+    except Exception:  # noqa: BLE001 - a field is missing, or is of another type
         return plain_summary(action)
