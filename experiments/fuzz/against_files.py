@@ -20,7 +20,8 @@ from torchloom_core.lab.learning.model import ModelInfo, _encode
 from torchloom_core.live.kernel.kernel import Kernel
 from torchloom_core.live.trajectory.layout import run_folder
 from torchloom_core.live.trajectory.writer import TrajectoryWriter
-from torchloom_core.live.transport.broker import EmbeddedBroker
+from torchloom_core.live.transport.broker.embedded import EmbeddedBroker, _Record
+from torchloom_core.live.transport.detached_process import read_record
 from torchloom_core.live.transport.security.credentials import Credentials
 from torchloom_core.live.weaver.deadline_guard import DeadlineGuard
 from torchloom_core.wire.actions import ChangeKnob
@@ -151,7 +152,7 @@ def _trajectory(state: Path, config_path: Path) -> Path:
 
 def _last_record(state: Path) -> object:
     broker = EmbeddedBroker(state, RUN)
-    last = broker._last_record()
+    last = read_record(broker._record_path, _Record)
     return last and broker._is_ours(last.pid)
 
 

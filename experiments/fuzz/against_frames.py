@@ -30,6 +30,7 @@ class Sidecar:
     """A sidecar whose trainer is this process, without a running broker."""
 
     def __init__(self, folder: Path, log: Path) -> None:
+        self._folder, self._log = folder, log
         self.socket, theirs = socket.socketpair()
         self.socket.settimeout(_PATIENCE_S)
         with theirs, log.open("a") as out:
@@ -66,6 +67,11 @@ class Sidecar:
         finally:
             self.socket.settimeout(_PATIENCE_S)
 
+    def next(self) -> "Sidecar":
+        """End it, and return another."""
+        self.close()
+        return Sidecar(self._folder, self._log)
+
     def close(self) -> None:
         """End it."""
         self.socket.close()
@@ -89,8 +95,7 @@ def fuzz_sidecar(folder: Path, count: int, seed: int, show: Show) -> Found:
                 sidecar.socket.sendall(b"\xff\xff\xff\xff" + body[:1000])
                 if sidecar.process.wait(_PATIENCE_S) != 1:
                     found.death(f"status {sidecar.process.returncode} at a bad length")
-                sidecar.close()
-                sidecar = Sidecar(folder, log)
+                sidecar = sidecar.next()
                 continue
             if mutator.random.random() < 0.01:
                 (folder / "join.json").write_bytes(
@@ -102,12 +107,10 @@ def fuzz_sidecar(folder: Path, count: int, seed: int, show: Show) -> Found:
                 show(number)
         except TimeoutError:
             found.hang(f"after {number} frames, the last {body[:200]!r}")
-            sidecar.close()
-            sidecar = Sidecar(folder, log)
+            sidecar = sidecar.next()
         except (OSError, EOFError, subprocess.TimeoutExpired) as error:
             found.death(f"after {number} frames ({error}), the last {body[:200]!r}")
-            sidecar.close()
-            sidecar = Sidecar(folder, log)
+            sidecar = sidecar.next()
     sidecar.close()
     text = log.read_text(errors="replace")
     found.look_for_tracebacks(text)

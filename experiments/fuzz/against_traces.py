@@ -27,7 +27,7 @@ _START_S = 1_767_225_600
 _UNTIL = "14d"
 _PREDICTORS = ("fault_history", "one_rule")
 _NEXT = itertools.cycle(_PREDICTORS)
-_COUNT = re.compile(r"\d+ faults in all")
+_COUNT = re.compile(r"\d+ errors in all")
 _BESIDE = re.compile("WARNING |warning: |.* [0-9]+%|.*: still at work")
 
 MAPPING = """

@@ -21,8 +21,8 @@ from torchloom_core.floor.nats_client import NatsClient
 from torchloom_core.live.transport.security import nats_jwt
 from torchloom_core.live.transport.security.credentials import Credentials
 from torchloom_core.wire import subjects
-from torchloom_core.wire.codec import MAX_MESSAGE_BYTES, decode_join_reply
-from torchloom_core.wire.messages import JoinFile
+from torchloom_core.wire.codec import MAX_MESSAGE_BYTES, decode_json
+from torchloom_core.wire.messages import JoinFile, JoinReply
 from torchloom_core.wire.operator import Status
 
 HERE = Path(__file__).parent
@@ -148,7 +148,7 @@ class Parties:
         for incarnation in INCARNATIONS:
             request = as_json(join_request(WORKER, self._key, incarnation))
             answer = await self.joiner.request(subjects.join(RUN), request, timeout=_PATIENCE_S)
-            creds = nats_jwt.creds_text(decode_join_reply(answer.data).jwt, seed)
+            creds = nats_jwt.creds_text(decode_json(JoinReply, answer.data, "join reply").jwt, seed)
             prefix = subjects.inbox_prefix(RUN, WORKER, incarnation)
             self.incarnations[incarnation] = await _connect(join.url, creds, prefix)
 

@@ -83,11 +83,9 @@ def run_command(arguments: Sequence[str]) -> tuple[int, str, str]:
 
 def must(arguments: Sequence[str]) -> None:
     """Run a command that has to succeed."""
-    words = io.StringIO()
-    with contextlib.redirect_stdout(words), contextlib.redirect_stderr(words):
-        status = cli._run(list(arguments))
+    status, out, words = run_command(arguments)
     if status:
-        raise RuntimeError(f"{' '.join(arguments)}: {words.getvalue()}")
+        raise RuntimeError(f"{' '.join(arguments)}: {out}{words}")
 
 
 def _run(call: Callable[[], object]) -> str:

@@ -62,13 +62,6 @@ def changed(value: Any, path: Path, to: Any) -> Any:
     return twin
 
 
-def every_field(template: Any) -> Iterator[Any]:
-    """Yield the template with each evil value in each of its fields."""
-    for path in fields_of(template):
-        for evil in EVIL:
-            yield changed(template, path, evil)
-
-
 class Mutator:
     """Makes mutated messages, the same ones for the same seed."""
 

@@ -43,28 +43,23 @@ def main() -> int:
     ):
         folder = options.keep or Path(temporary)
 
-        def part(name: str, count: int, work: Callable[[Path, Show], Found]) -> None:
+        def part(name: str, count: int, work: Callable[[Path, int, int, Show], Found]) -> None:
             if count:
                 task = progress.add_task(name, total=count)
                 place = folder / name
                 place.mkdir(parents=True)
-                found.append(work(place, lambda done: progress.update(task, completed=done)))
-                progress.update(task, completed=count)
 
-        seed = options.seed
-        part(
-            "weaver",
-            options.messages,
-            lambda place, show: asyncio.run(fuzz_weaver(place, options.messages, seed, show)),
-        )
-        part(
-            "sidecar",
-            options.frames,
-            lambda place, show: fuzz_sidecar(place, options.frames, seed, show),
-        )
-        part("link", options.frames, lambda p, show: fuzz_link(p, options.frames, seed, show))
-        part("files", options.files, lambda p, show: fuzz_files(p, options.files, seed, show))
-        part("traces", options.traces, lambda p, show: fuzz_traces(p, options.traces, seed, show))
+                def show(done: int) -> None:
+                    progress.update(task, completed=done)
+
+                found.append(work(place, count, options.seed, show))
+                show(count)
+
+        part("weaver", options.messages, lambda *given: asyncio.run(fuzz_weaver(*given)))
+        part("sidecar", options.frames, fuzz_sidecar)
+        part("link", options.frames, fuzz_link)
+        part("files", options.files, fuzz_files)
+        part("traces", options.traces, fuzz_traces)
     _show(found, options.seed)
     if options.json:
         options.json.write_text(json.dumps([vars(part) for part in found], indent=1) + "\n")

@@ -24,13 +24,10 @@ from torchloom_core.wire.links import Measured, ProbeAddress
 from torchloom_core.wire.messages import (
     Exit,
     Hello,
-    JoinFile,
-    JoinReply,
     JoinRequest,
     KnobSpec,
     Note,
     PauseState,
-    RollCall,
     Telemetry,
 )
 from torchloom_core.wire.operations import Checkpoint, SetKnob
@@ -54,7 +51,7 @@ def telemetry(worker: str, incarnation: int = 1) -> dict[str, Any]:
         ts_ns=struct.pack("<2q", 10**18, 10**18 + 1),
         values=struct.pack("<4d", 1.0, 50.0, 0.9, 51.0),
     )
-    return _plain(batch)
+    return plain(batch)
 
 
 def events(worker: str, incarnation: int = 1) -> list[dict[str, Any]]:
@@ -81,12 +78,12 @@ def events(worker: str, incarnation: int = 1) -> list[dict[str, Any]]:
     note = Note(**sender, kind="hang", step=3, fields={"age": 1.5, "stacks": "s"}, ts_ns=now_ns)
     fault = Note(**sender, kind="fault", step=3, fields={"xid": 79, "none": None}, ts_ns=now_ns)
     ended = Exit(**sender, status=-9, expected=False, step=4, error="boom", ts_ns=now_ns)
-    return [_plain(message) for message in (hello, hello, note, fault, ended)]
+    return [plain(message) for message in (hello, hello, note, fault, ended)]
 
 
 def ack(worker: str, incarnation: int = 1) -> dict[str, Any]:
     """Return an ack."""
-    return _plain(
+    return plain(
         Ack(
             command="c1.1",
             run=RUN,
@@ -104,7 +101,7 @@ def ack(worker: str, incarnation: int = 1) -> dict[str, Any]:
 
 def join_request(worker: str, public_key: str, incarnation: int = 1) -> dict[str, Any]:
     """Return a request for credentials."""
-    return _plain(
+    return plain(
         JoinRequest(run=RUN, worker=worker, incarnation=incarnation, public_key=public_key)
     )
 
@@ -136,14 +133,14 @@ def bodies() -> list[tuple[str, Any]]:
         ("approve", {"proposal": "p1.1"}),
         ("actions.stop", {}),
         ("actions.resume", {}),
-        *(("propose", {"action": _plain(action)}) for action in actions),
+        *(("propose", {"action": plain(action)}) for action in actions),
     ]
 
 
 def command(worker: str) -> dict[str, Any]:
     """Return a command to set a knob."""
     now_ns = time.time_ns()
-    return _plain(
+    return plain(
         Command(
             id="c1.1",
             run=RUN,
@@ -166,7 +163,7 @@ def to_sidecar(worker: str) -> list[dict[str, Any]]:
     )
     final = ack(worker)
     return [
-        *map(_plain, (samples, ipc.Flight(text="{}"), ipc.Goodbye(error="boom"))),
+        *map(plain, (samples, ipc.Flight(text="{}"), ipc.Goodbye(error="boom"))),
         {**hello, "incarnation": 1},
         note,
         final,
@@ -183,21 +180,12 @@ def to_link(worker: str) -> list[dict[str, Any]]:
         ipc.Admission(unwanted="cordoned"),
         PauseState(run=RUN, epoch=1, verdict="p1.1", over="p1.2"),
     )
-    pause = {**command(worker), "do": _plain(Checkpoint())}
-    return [*map(_plain, lines), command(worker), pause]
+    pause = {**command(worker), "do": plain(Checkpoint())}
+    return [*map(plain, lines), command(worker), pause]
 
 
-def rest() -> list[tuple[str, dict[str, Any]]]:
-    """Return what is left: roll calls, replies to joiners, holds, join files."""
-    return [
-        ("roll call", _plain(RollCall(run=RUN, epoch=1))),
-        ("join reply", _plain(JoinReply(jwt="eyJ", error="no"))),
-        ("pause_state", _plain(PauseState(run=RUN, epoch=1, verdict="p1.1", over="p1.2"))),
-        ("join.json", _plain(JoinFile(url="nats://127.0.0.1:1", run=RUN))),
-    ]
-
-
-def _plain(message: msgspec.Struct) -> dict[str, Any]:
+def plain(message: msgspec.Struct) -> dict[str, Any]:
+    """Return a message as plain values."""
     # By msgpack, which keeps bytes bytes and writes out what is left at its default.
     table: dict[str, Any] = msgspec.msgpack.decode(msgspec.msgpack.encode(message))
     return table

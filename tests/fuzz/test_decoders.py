@@ -5,12 +5,12 @@ from contextlib import suppress
 import pytest
 
 from experiments.fuzz import templates
-from experiments.fuzz.mutation import Mutator, as_json, as_msgpack, every_field
+from experiments.fuzz.mutation import EVIL, Mutator, as_json, as_msgpack, changed, fields_of
 from torchloom_core.floor.errors import MessageError
 from torchloom_core.live.trajectory.columns import TelemetryStream
 from torchloom_core.wire import codec
 from torchloom_core.wire.actions import Action
-from torchloom_core.wire.messages import JoinFile
+from torchloom_core.wire.messages import JoinFile, JoinReply, JoinRequest, PauseState, RollCall
 from torchloom_core.wire.operator import KnobSet, KnobUnset
 from torchloom_threadlet import ipc
 
@@ -29,8 +29,12 @@ def to_columns(data):
     codec.encode_telemetry(batch)
 
 
+def decoder_of(cls):
+    return lambda data: codec.decode_json(cls, data, "body")
+
+
 def body_of(cls):
-    return to_json(lambda data: codec.decode_json(cls, data, "body"))
+    return to_json(decoder_of(cls))
 
 
 CASES = [
@@ -45,12 +49,17 @@ CASES = [
         "join request",
         templates.join_request("w-0", "U"),
         as_json,
-        to_json(codec.decode_join_request),
+        body_of(JoinRequest),
     ),
-    ("roll call", templates.rest()[0][1], as_json, to_json(codec.decode_roll_call)),
-    ("join reply", templates.rest()[1][1], as_json, to_json(codec.decode_join_reply)),
-    ("pause_state", templates.rest()[2][1], as_json, to_json(codec.decode_pause_state)),
-    ("join file", templates.rest()[3][1], as_json, body_of(JoinFile)),
+    *(
+        (type(message).__name__, templates.plain(message), as_json, to_json(decode))
+        for message, decode in (
+            (RollCall(run="fuzz", epoch=1), decoder_of(RollCall)),
+            (JoinReply(jwt="eyJ", error="no"), decoder_of(JoinReply)),
+            (PauseState(run="fuzz", epoch=1, verdict="p1", over="p2"), decoder_of(PauseState)),
+            (JoinFile(url="nats://127.0.0.1:1", run="fuzz"), decoder_of(JoinFile)),
+        )
+    ),
     ("knob set", {"knob": "x", "value": 2.5, "worker": "g"}, as_json, body_of(KnobSet)),
     ("knob unset", {"knob": "x", "worker": "g"}, as_json, body_of(KnobUnset)),
     *(
@@ -59,12 +68,7 @@ CASES = [
         if verb == "propose"
     ),
     *(
-        (
-            f"frame to the sidecar {n}",
-            frame,
-            as_msgpack,
-            lambda d: ipc.pack(ipc.for_sidecar(d)),
-        )
+        (f"frame to the sidecar {n}", frame, as_msgpack, lambda d: ipc.pack(ipc.for_sidecar(d)))
         for n, frame in enumerate(templates.to_sidecar("w-0"))
     ),
     *(
@@ -79,9 +83,10 @@ CASES = [
 )
 def test_a_mutated_message_is_a_message_or_a_message_error(template, pack, use):
     use(pack(template))
-    for mutated in every_field(template):
-        with suppress(MessageError):
-            use(pack(mutated))
+    for path in fields_of(template):
+        for evil in EVIL:
+            with suppress(MessageError):
+                use(pack(changed(template, path, evil)))
     mutator = Mutator(SEED)
     for _ in range(ROUNDS):
         with suppress(MessageError):

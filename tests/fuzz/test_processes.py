@@ -4,13 +4,10 @@ So do the commands that read tables, mappings and trace bundles.
 """
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-RUN = Path(__file__).parents[2] / "experiments" / "fuzz" / "run.py"
+from tests.scripts import run_script
 
 
 @pytest.mark.integration
@@ -26,17 +23,11 @@ def test_nothing_dies_hangs_or_prints_a_traceback(tmp_path, counts):
     options = {
         "--messages": counts.get("weaver", 0),
         "--frames": counts.get("sidecar", 0),
-        "--files": 0,
+        "--files": counts.get("files", 0),
         "--traces": counts.get("traces", 0),
-        "--seed": 1,
+        "--json": found,
+        "--keep": tmp_path / "kept",
     }
-    words = [str(word) for option in options.items() for word in option]
-    result = subprocess.run(
-        [sys.executable, RUN, *words, "--json", found, "--keep", tmp_path / "kept"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert result.returncode == 0, result.stdout + result.stderr
+    run_script("fuzz/run.py", *(word for option in options.items() for word in option))
     sent = {part["part"]: part["sent"] for part in json.loads(found.read_text())}
     assert sent == counts
