@@ -29,12 +29,8 @@ def to_columns(data):
     codec.encode_telemetry(batch)
 
 
-def decoder_of(cls):
-    return lambda data: codec.decode_json(cls, data, "body")
-
-
 def body_of(cls):
-    return to_json(decoder_of(cls))
+    return to_json(lambda data: codec.decode_json(cls, data, "body"))
 
 
 CASES = [
@@ -45,19 +41,14 @@ CASES = [
     ),
     ("ack", templates.ack("w-0"), as_json, to_json(codec.decode_ack)),
     ("command", templates.command("w-0"), as_json, to_json(codec.decode_command)),
-    (
-        "join request",
-        templates.join_request("w-0", "U"),
-        as_json,
-        body_of(JoinRequest),
-    ),
+    ("join request", templates.join_request("w-0", "U"), as_json, body_of(JoinRequest)),
     *(
-        (type(message).__name__, templates.plain(message), as_json, to_json(decode))
-        for message, decode in (
-            (RollCall(run="fuzz", epoch=1), decoder_of(RollCall)),
-            (JoinReply(jwt="eyJ", error="no"), decoder_of(JoinReply)),
-            (PauseState(run="fuzz", epoch=1, verdict="p1", over="p2"), decoder_of(PauseState)),
-            (JoinFile(url="nats://127.0.0.1:1", run="fuzz"), decoder_of(JoinFile)),
+        (type(message).__name__, templates.plain(message), as_json, body_of(type(message)))
+        for message in (
+            RollCall(run="fuzz", epoch=1),
+            JoinReply(jwt="eyJ", error="no"),
+            PauseState(run="fuzz", epoch=1, verdict="p1", over="p2"),
+            JoinFile(url="nats://127.0.0.1:1", run="fuzz"),
         )
     ),
     ("knob set", {"knob": "x", "value": 2.5, "worker": "g"}, as_json, body_of(KnobSet)),
