@@ -25,7 +25,7 @@ from rich.table import Table
 from websockets.asyncio.client import ClientConnection, connect
 
 from experiments.dashboard_scale.chromium import Chromium, cpu_s
-from experiments.many_workers.run import INCARNATION, RUN, Person, Weaver, Workers, give_up
+from experiments.many_workers.run import INCARNATION, RUN, Person, Weaver, Workers, until
 from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import encode_telemetry
 from torchloom_core.wire.messages import Telemetry
@@ -218,12 +218,8 @@ async def play(folder: Path, options: argparse.Namespace) -> dict[str, float]:
     person = Person(await weaver.connect("operator"))
     talkers = Talkers(connection, options.workers, options.seed)
     await talkers.start()
-    beating = asyncio.create_task(talkers.beat())
     with console.status("waiting until all train"):
-        began = time.monotonic()
-        while await person.workers() < options.workers:
-            give_up(began)
-            await asyncio.sleep(0.5)
+        await person.all_train(options.workers, 0.5)
     dashboard = Dashboard(folder)
     await dashboard.start()
     figures = {"load_kb": await dashboard.load_bytes() / 1e3}
@@ -237,9 +233,7 @@ async def play(folder: Path, options: argparse.Namespace) -> dict[str, float]:
     first, counter = pages[0], counters[0]
     with console.status("waiting until a page has all workers"):
         began = time.monotonic()
-        while len(first.places) < options.workers or not len(first.values):
-            give_up(began)
-            await asyncio.sleep(0.05)
+        await until(lambda: len(first.places) >= options.workers and len(first.values) > 0, 0.05)
         figures["first_map_s"] = time.monotonic() - began
         figures["first_map_kb"] = counter.bytes / 1e3
     shown = AsyncExitStack()
@@ -287,7 +281,7 @@ async def play(folder: Path, options: argparse.Namespace) -> dict[str, float]:
             "browser_rss_mb_per_hour": _slope(browser_rss, spent_s) * 3600,
         }
     await shown.aclose()
-    for task in (*listening, beating):
+    for task in (*listening, talkers.beating):
         task.cancel()
     dashboard.process.terminate()
     await dashboard.process.wait()
@@ -314,16 +308,12 @@ class Counting:
 
 async def change(talkers: Talkers, page: Page, worker: str) -> float:
     """Return the delay from a worker's new value to the page."""
-    row, began = page.places[worker], time.monotonic()
+    row = page.places[worker]
     talkers.marked_s, talkers.marked = 0.0, worker
-    while not talkers.marked_s or page.values[row] != 255:
-        give_up(began)
-        await asyncio.sleep(0.005)
+    await until(lambda: bool(talkers.marked_s) and page.values[row] == 255, 0.005)
     delay = time.monotonic() - talkers.marked_s
     talkers.marked = ""
-    while page.values[row] == 255:
-        give_up(began)
-        await asyncio.sleep(0.02)
+    await until(lambda: page.values[row] != 255, 0.02)
     return delay
 
 

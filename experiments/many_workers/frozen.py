@@ -29,8 +29,8 @@ from experiments.many_workers.run import (
     Person,
     Weaver,
     Workers,
-    give_up,
     recorded,
+    until,
 )
 from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import decode_command, encode
@@ -97,33 +97,26 @@ async def play(folder: Path, count: int, applied: int) -> Round:
     connection, person = await weaver.connect("weaver"), Person(await weaver.connect(PERSON))
     workers = WaitingWorkers(connection, count)
     await workers.start()
-    beating = asyncio.create_task(workers.beat())
-    began = time.monotonic()
-    while await person.workers() < count:
-        give_up(began)
-        await asyncio.sleep(0.1)
+    await person.all_train(count)
     await person.ask("knob.set", {"knob": "lr", "value": 0.2})
-    while len(workers.waiting) < count:
-        give_up(began)
-        await asyncio.sleep(0.02)
+    await until(lambda: len(workers.waiting) >= count, 0.02)
     weaver.freeze()
     await workers.apply(random.sample(workers.waiting, applied))
-    beating.cancel()
+    workers.beating.cancel()
     await asyncio.sleep(0.5)  # the server sends the acks on to the frozen Weaver
     weaver.kill()
     await workers.end()
     killed = time.monotonic()
     await weaver.start()
-    while not (outcomes := recorded(weaver, Outcome)):
-        give_up(killed)
-        await asyncio.sleep(0.1)
+    await until(lambda: bool(recorded(weaver, Outcome)))
     took_s = time.monotonic() - killed
     ends = {e.command: e for e in recorded(weaver, CommandStatus) if e.status in FINAL_STATUSES}
     untrue = sum((end.status == "applied") != (name in workers.done) for name, end in ends.items())
     await connection.close()
     await person.close()
     weaver.end()
-    return Round(applied, count, untrue + (count - len(ends)), outcomes[0].result, took_s)
+    result = recorded(weaver, Outcome)[0].result
+    return Round(applied, count, untrue + (count - len(ends)), result, took_s)
 
 
 @contextmanager

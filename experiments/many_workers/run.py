@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
@@ -115,10 +116,11 @@ class Workers:
         self.done: Counter[str] = Counter()
 
     async def start(self) -> None:
-        """Subscribe to the roll call and the commands, and send the hellos."""
+        """Subscribe to the roll call and the commands, send the hellos, and go on with beats."""
         await self._client.subscribe(subjects.roll_call(RUN), cb=self._on_roll)
         await self._client.subscribe(subjects.command(RUN), cb=self._on_command)
         await self.say_hello()
+        self.beating = asyncio.create_task(self.beat())
 
     async def say_hello(self) -> None:
         """Send the hello of each worker."""
@@ -210,6 +212,13 @@ class Person:
                 return training
             after = rows[-1]["worker"]
 
+    async def all_train(self, count: int, every_s: float = 0.1) -> None:
+        """Wait until so many workers train."""
+        began = time.monotonic()
+        while await self.workers() < count:
+            give_up(began)
+            await asyncio.sleep(every_s)
+
     async def close(self) -> None:
         """Disconnect."""
         await self._client.close()
@@ -229,12 +238,9 @@ async def play(folder: Path, count: int, *, kill: bool) -> None:
     connection, person = await weaver.connect("weaver"), Person(await weaver.connect(PERSON))
     workers = Workers(connection, count)
     await workers.start()
-    beating = asyncio.create_task(workers.beat())
     with console.status("waiting until all train and can be sent commands"):
         began = time.monotonic()
-        while await person.workers() < count:
-            give_up(began)
-            await asyncio.sleep(0.5)
+        await person.all_train(count, 0.5)
         console.print(f"{count:,} workers train after {time.monotonic() - began:.1f} s")
         while await consumers(connection) < count:
             give_up(began)
@@ -254,10 +260,8 @@ async def play(folder: Path, count: int, *, kill: bool) -> None:
             give_up(began)
             await asyncio.sleep(0.1)
         console.print(f"all have the command after {time.monotonic() - began:.1f} s")
-        while not recorded(weaver, Outcome):
-            give_up(began)
-            await asyncio.sleep(0.5)
-    beating.cancel()
+        await until(lambda: bool(recorded(weaver, Outcome)), 0.5)
+    workers.beating.cancel()
     console.print(f"the kill switch answered within {person.worst_s:.2f} s, all along")
     console.print(f"the Weaver ended with status {weaver.end()}")
     ends = Counter(
@@ -285,6 +289,14 @@ def recorded(weaver: Weaver, cls: type[_T]) -> list[_T]:
         for line in record.lines()
         if line.kind == kind
     ]
+
+
+async def until(condition: Callable[[], bool], every_s: float = 0.1) -> None:
+    """Wait until something holds."""
+    began = time.monotonic()
+    while not condition():
+        give_up(began)
+        await asyncio.sleep(every_s)
 
 
 def give_up(began: float) -> None:

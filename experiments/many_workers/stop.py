@@ -18,7 +18,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from rich.console import Console
 
-from experiments.many_workers.run import PERSON, Person, Weaver, Workers, give_up, recorded
+from experiments.many_workers.run import PERSON, Person, Weaver, Workers, recorded, until
 from torchloom_core.wire.decisions import KnobDesired, Outcome
 
 VALUE = 0.2
@@ -73,28 +73,22 @@ async def play(folder: Path, count: int, *, after_s: float, within_s: float) -> 
     connection, person = await weaver.connect("weaver"), Person(await weaver.connect(PERSON))
     workers = SlowWorkers(connection, count, within_s)
     await workers.start()
-    beating = asyncio.create_task(workers.beat())
-    began = time.monotonic()
-    while await person.workers() < count:
-        give_up(began)
-        await asyncio.sleep(0.2)
+    await person.all_train(count, 0.2)
     await person.ask("knob.set", {"knob": "lr", "value": VALUE})
     await asyncio.sleep(after_s)
     stopped = time.monotonic()
     await person.ask("actions.stop")
     answer_s = time.monotonic() - stopped
-    while not (outcomes := recorded(weaver, Outcome)):
-        give_up(stopped)
-        await asyncio.sleep(0.2)
+    await until(lambda: bool(recorded(weaver, Outcome)), 0.2)
     outcome_s = time.monotonic() - stopped
     await asyncio.sleep(within_s + 1.0)  # a later application would show the outcome to be wrong
-    beating.cancel()
+    workers.beating.cancel()
     applied = len(workers.done)
     await connection.close()
     await person.close()
     weaver.end()
     wanted = recorded(weaver, KnobDesired)[-1].value == VALUE
-    (outcome,) = outcomes
+    (outcome,) = recorded(weaver, Outcome)
     return Stopped(count, answer_s, outcome_s, outcome.result, outcome.detail, applied, wanted)
 
 

@@ -31,7 +31,7 @@ from scipy import stats
 
 from experiments.bench.machine import describe
 from experiments.dashboard_scale.run import Dashboard, Page, Talkers, change
-from experiments.many_workers.run import Person, Weaver, give_up
+from experiments.many_workers.run import Person, Weaver, give_up, until
 
 HERE = Path(__file__).parent
 SETTLE_S = 1.0
@@ -75,7 +75,7 @@ class Scene:
         await self.weaver.start()
         self.person = Person(await self.weaver.connect("operator"))
         self.spawn("live.py", "live", self._journal, cores=(0,))
-        await self.until(lambda: self._journal.exists() and bool(self._journal.read_text()))
+        await until(lambda: self._journal.exists() and bool(self._journal.read_text()), 0.05)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -97,13 +97,6 @@ class Scene:
             self._processes.append(
                 subprocess.Popen(command, env=os.environ | own, cwd=self.folder, stderr=errors)
             )
-
-    async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait for something."""
-        began = time.monotonic()
-        while not condition():
-            give_up(began)
-            await asyncio.sleep(0.05)
 
     async def state(self, worker: str) -> str:
         """Return the state in which a worker is."""
@@ -186,19 +179,18 @@ async def play_crowd(folder: Path, options: argparse.Namespace) -> list[tuple[Bl
     async with Scene(folder) as scene:
         talkers = Talkers(await scene.weaver.connect("weaver"), PRETENDED, options.seed)
         await talkers.start()
-        beating = asyncio.create_task(talkers.beat())
         dashboard = Dashboard(folder)
         await dashboard.start()
         page = Page(await dashboard.connect())
         listening = asyncio.create_task(page.listen())
-        await scene.until(lambda: len(page.places) > PRETENDED and len(page.values) > PRETENDED)
+        await until(lambda: len(page.places) > PRETENDED and len(page.values) > PRETENDED, 0.05)
         measured = await pairs(
             "a crowd",
             options,
             crowd(dashboard),
             lambda: scene.block(options.seconds, lambda name: change(talkers, page, name)),
         )
-        for task in (listening, beating):
+        for task in (listening, talkers.beating):
             task.cancel()
         dashboard.process.terminate()
         await dashboard.process.wait()
