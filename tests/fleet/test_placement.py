@@ -50,6 +50,24 @@ def test_a_standby_takes_the_place_of_a_group_of_its_role():
     assert [issue.command.worker for issue in of(Issue, outputs)] == ["s2"]
 
 
+def test_one_worker_does_not_change_the_role_of_a_group():
+    run = two_roles()
+    run.feed(placed("odd", "a", role="rollout"))
+    run.feed(placed("4711", "a", node="node-a", generation=1))
+    assert run.kernel.run.fleet.role_of("a") == "trainer"
+    run.feed(placed("odd", "c", role="rollout", generation=1))
+    assert [run.kernel.run.fleet.role_of(group) for group in "ac"] == ["trainer", "rollout"]
+
+
+def test_a_group_leaves_at_one_step_though_another_role_cannot_vote():
+    run, able = Run(make_kernel()), {"actuators": ("fenced_change", "drain")}
+    for worker, group in (("4711", "a"), ("4712", "a"), ("x", "b")):
+        run.feed(placed(worker, group, **able))
+    run.feed(placed("zz", "rollout-0", role="rollout"))
+    issues = of(Issue, run.ask(DrainGroup(group="a")))
+    assert {type(issue.command.do).__name__ for issue in issues} == {"FencedChange"}
+
+
 def test_a_change_at_one_step_concerns_the_roles_that_have_the_knob():
     run, knob = Run(make_kernel()), KnobSpec(name="clip_norm", kind="float", fence="run")
     able = {"knobs": (knob,), "values": {"clip_norm": 1.0}, "actuators": ("fenced_change",)}

@@ -287,3 +287,16 @@ def test_an_exit_before_the_hello_ends_the_commands_of_that_incarnation():
         (first.id, "expired")
     ]
     assert not successor.kernel.commands.flights
+
+
+def test_a_plan_of_a_capability_that_is_gone_ends_with_one_outcome():
+    run = three_groups(make_kernel(config=CONFIG))
+    [issue] = of(Issue, run.ask(SaveCheckpoint(group="a")))
+    for key, entry in run.stored.items():
+        run.stored[key] = entry.replace(b':"checkpoint"', b':"odd"')
+    successor, first, control = succeed(run)
+    assert b'"kind":"odd","group":"a"' in msgspec.json.encode(control.plans)
+    outcome = only(Outcome, [*first, *successor.tick()])
+    assert (outcome.result, outcome.detail) == ("undone", "capability odd is not installed")
+    assert not successor.kernel.run.plans.table
+    assert issue.command.id in {flight.command.id for flight in control.flights}

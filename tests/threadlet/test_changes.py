@@ -145,6 +145,17 @@ def test_a_healed_rank_has_its_peers_knobs_and_pending_change():
     assert joiner.changes.due.cause == "p1"
 
 
+def test_a_healed_rank_does_not_vote_for_a_change_that_it_cannot_make():
+    peer, joiner = Rank(), Rank()
+    peer.offer(1)
+    step(peer)
+    make(peer)
+    peer.offer(2)
+    standing = peer.changes.standing({"lr": 1.0}).replace('"verb":"set_knobs"', '"verb":"odd"')
+    assert joiner.changes.inherit(standing) == {"lr": 1.0}
+    assert step(peer, joiner) == [None, None]
+
+
 def test_a_change_taken_over_in_the_step_of_its_vote_is_acked_at_the_steps_end():
     peer, thawed = Rank(), Rank()
     for rank in (peer, thawed):

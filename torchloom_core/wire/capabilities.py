@@ -124,6 +124,50 @@ def decode_open(wanted: type[Any], plain: Any) -> Any:
         raise ValueError(str(error)) from None
 
 
+class Uninstalled:
+    """An action or operation of a record whose package is not installed now; it keeps its fields.
+
+    A Weaver ends what it began, and goes on without the package.
+    """
+
+    __slots__ = ()
+
+
+def _decode_recorded(wanted: Any, plain: Any) -> Any:
+    """Return the action or operation in plain data, :class:`Uninstalled` if there is none."""
+    field = "kind" if wanted is Action else "verb"
+    tag = _tag(plain, field)
+    try:
+        kind = action_type(tag) if wanted is Action else operation_type(tag)
+    except PluginError:
+        keys = tuple(key for key in plain if key != field)
+        stand_in = _stand_in(wanted, field, tag, keys)
+        return stand_in(**{f"field{i}": plain[key] for i, key in enumerate(keys)})
+    try:
+        return msgspec.convert(plain, kind, dec_hook=_decode_recorded)
+    except msgspec.ValidationError as error:
+        raise ValueError(str(error)) from None
+
+
+@cache
+def _stand_in(base: Any, field: str, tag: str, keys: tuple[str, ...]) -> Any:
+    fields = [(f"field{i}", Any, msgspec.field(name=key)) for i, key in enumerate(keys)]
+    return msgspec.defstruct(
+        "UninstalledOne",
+        fields,
+        bases=(msgspec.Struct, Uninstalled, base),
+        tag_field=field,
+        tag=tag,
+        frozen=True,
+    )
+
+
+@cache
+def record_decoder(kind: Any) -> msgspec.json.Decoder[Any]:
+    """Return the decoder of a Weaver's own record, which may be of packages that are gone."""
+    return msgspec.json.Decoder(kind, dec_hook=_decode_recorded)
+
+
 def from_json(data: bytes, kind: Any) -> Any:
     """Return the message of this kind in ``data``; raises as ``msgspec.json.decode``."""
     return msgspec.json.decode(data, type=kind, dec_hook=decode_open)

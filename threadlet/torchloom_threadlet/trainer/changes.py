@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from torchloom_core.wire.capabilities import json_decoder
+from torchloom_core.wire.capabilities import Uninstalled, record_decoder
 from torchloom_core.wire.commands import AckStatus, Command
 from torchloom_core.wire.limits import KnobValue
 from torchloom_core.wire.operations import FencedChange
@@ -164,7 +164,7 @@ class Changes:
 
         Raises msgspec.DecodeError if :meth:`standing` of this version cannot have written it.
         """
-        peer = _decoder.decode(text)
+        peer = _read_standing(text)
         with self._lock:
             self._fence = self._fence.inherit(peer.fence)
             self._before, self._step = peer.before, peer.step
@@ -198,4 +198,18 @@ class Changes:
 
 
 _encoder = msgspec.json.Encoder()
-_decoder: msgspec.json.Decoder[Standing] = json_decoder(Standing)
+_decoder: msgspec.json.Decoder[Standing] = record_decoder(Standing)
+
+
+def _read_standing(text: str) -> Standing:
+    """Decode a peer's standing, without pending changes that this rank could not make."""
+    peer = _decoder.decode(text)
+    lost = [
+        name
+        for name in ("offered", "voted")
+        if (change := getattr(peer.fence, name))
+        and change.do
+        and isinstance(change.do.do, Uninstalled)
+    ]
+    fence = msgspec.structs.replace(peer.fence, **dict.fromkeys(lost))
+    return msgspec.structs.replace(peer, fence=fence)

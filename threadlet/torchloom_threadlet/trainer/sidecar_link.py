@@ -105,12 +105,16 @@ class SidecarLink:
                 hello.worker,
             )
             self._trainer.admitted("")
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:  # a limit of the system's
+            _logger.warning("%s trains without the Weaver: %s", self._trainer.hello().worker, error)
+            self._trainer.unlinked()
 
     def stop(self) -> None:
         """End the thread; the sidecar stays until the trainer's process ends."""
         self._stopped.set()
-        if self._thread is not threading.current_thread():
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(timeout=1.0)
         if self._join is _NO_WEAVER:  # else a sidecar may still read the trainer's stacks
             self._stack_file.close()

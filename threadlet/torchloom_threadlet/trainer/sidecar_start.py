@@ -4,6 +4,7 @@
 trainer's imports may be where no other interpreter finds them.
 """
 
+import contextlib
 import logging
 import os
 import re
@@ -146,7 +147,9 @@ def _paths() -> tuple[str, str]:
     packages = (torchloom_core, torchloom_threadlet)
     ours = {os.path.dirname(os.path.dirname(os.path.abspath(str(p.__file__)))) for p in packages}
     script = getattr(sys.modules.get("__main__"), "__file__", None)
-    places = {os.getcwd(), os.path.dirname(os.path.abspath(script)) if script else ""}
+    places = {os.path.dirname(os.path.abspath(script)) if script else ""}
+    with contextlib.suppress(FileNotFoundError):  # the folder was removed
+        places.add(os.getcwd())
     others = [entry for entry in sys.path if os.path.isabs(entry) and os.path.exists(entry)]
     others.sort(key=lambda entry: entry in places)
     return "\n".join(path for path in sorted(ours) if os.path.exists(path)), "\n".join(others)

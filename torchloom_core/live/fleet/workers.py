@@ -56,7 +56,7 @@ class Workers:
         self.knobs: list[dict[str, KnobValue]] = []
         self.times = ReportTimes(stale_after_s)
         self.quorums = Quorums(self.hello)
-        self._role_of: dict[str, str] = {}
+        self._roles_of: dict[str, dict[str, int]] = {}
 
     def register(self, hello: Hello, ts_ns: int) -> bool:
         """Register a hello; return whether it begins an incarnation.
@@ -77,8 +77,9 @@ class Workers:
         if self.state[row] != "gone":
             self._declared.count(self.hello[row].knobs, -1)
         self.quorums.register(hello, self.hello[row])
+        self._count_role(self.hello[row], -1)
+        self._count_role(hello, 1)
         self.hello[row] = hello
-        self._role_of[hello.group] = hello.role
         self.knobs[row] = dict(hello.values)
         self.times.mark_seen(row, ts_ns)
         if begins:
@@ -98,10 +99,17 @@ class Workers:
         row = self.row_of[hello.worker] = len(self.hello)
         self.times.grow(row + 1)
         self.hello.append(hello)
+        self._count_role(hello, 1)
         self.state.append("gone")
         self.ending.append("")
         self.knobs.append({})
         return row
+
+    def _count_role(self, hello: Hello, by: int) -> None:
+        roles = self._roles_of.setdefault(hello.group, {})
+        roles[hello.role] = roles.get(hello.role, 0) + by
+        if not roles[hello.role] and hello.role != next(iter(roles)):  # of equals the first counts
+            del roles[hello.role]
 
     def _may_begin(self, row: int, incarnation: int, ts_ns: int) -> bool:
         """Return whether an incarnation may replace the known one in ``row``."""
@@ -146,8 +154,9 @@ class Workers:
         return "" if row is None else self.hello[row].group
 
     def role_of(self, group: str) -> str:
-        """Return the role of a replica group, empty before its first hello."""
-        return self._role_of.get(group, "")
+        """Return the role of most of a replica group's workers, empty before its first hello."""
+        roles = self._roles_of.get(group)
+        return max(roles, key=roles.__getitem__) if roles else ""
 
     def launch_of(self, worker: str) -> str:
         """Return the launch of a worker's known incarnation; "" before its hello."""

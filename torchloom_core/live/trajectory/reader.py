@@ -28,7 +28,7 @@ from torchloom_core.live.trajectory.layout import (
     state_error,
 )
 from torchloom_core.live.trajectory.parts import whole_bytes
-from torchloom_core.wire.capabilities import json_decoder
+from torchloom_core.wire.capabilities import json_decoder, record_decoder
 from torchloom_core.wire.codec import UNREADABLE
 from torchloom_core.wire.decisions import PolicyFailed
 from torchloom_core.wire.events import Input, RecordingGap
@@ -36,6 +36,7 @@ from torchloom_core.wire.messages import Telemetry
 
 _line_decoder = msgspec.json.Decoder(Line)
 _input_decoder: msgspec.json.Decoder[Input] = json_decoder(Input)
+_own_decoder: msgspec.json.Decoder[Input] = record_decoder(Input)
 _meta_decoder = msgspec.json.Decoder(Meta)
 
 _EPOCH = re.compile(r"epoch-\d{6,}")
@@ -128,7 +129,7 @@ class EpochRecord:
 
     def events_after(self, seq: int) -> Iterator[Recorded]:
         """Yield every complete input after ``seq``, except telemetry."""
-        for recorded in self._groups(self._parts_after(seq)):
+        for recorded in self._groups(self._parts_after(seq), _own_decoder):
             if recorded.seq > seq:
                 yield recorded
 
@@ -164,7 +165,9 @@ class EpochRecord:
                 _check_text(line.body, place)
                 yield place, renamed_line(line) if self.is_earlier else line
 
-    def _groups(self, paths: Sequence[Path] = ()) -> Iterator[Recorded]:
+    def _groups(
+        self, paths: Sequence[Path] = (), decoder: msgspec.json.Decoder[Input] = _input_decoder
+    ) -> Iterator[Recorded]:
         """Yield every input that has a line, once the lines of all its outputs are complete."""
         seq = 0
         lines = self._placed_lines(paths)
@@ -172,7 +175,7 @@ class EpochRecord:
             if line.n != 0 or line.seq <= seq:
                 raise StateError(f"{place}: need an input after {seq}, was {line.seq}.{line.n}")
             seq = line.seq
-            message = _decode(_input_decoder, line.body, place)
+            message = _decode(decoder, line.body, place)
             outputs = []
             for n, (place_out, output) in enumerate(itertools.islice(lines, line.outputs), 1):
                 if (output.seq, output.n) != (seq, n):
@@ -194,17 +197,13 @@ def read_epochs(root: Path) -> list[EpochRecord]:
         raise StateError(f"{root!s:.300}: no such folder: need the folder of a trajectory")
     folders = [path for path in root.iterdir() if _EPOCH.fullmatch(path.name)]
     if not folders:
-        within = sorted({str(record.parent) for record in _epoch_folders_below(root)})
+        below = (path for pattern in ("*/epoch-*", "*/*/epoch-*") for path in root.glob(pattern))
+        within = sorted({str(path.parent) for path in below if _EPOCH.fullmatch(path.name)})
         hint = f"; found one at {listed(within, _NAMED)}" if within else ""
         raise StateError(f"{root!s:.300}: no epoch-* in it: need the folder of a trajectory{hint}")
     # A Weaver that was killed before its meta.json was written has recorded nothing.
     found = [EpochRecord(folder) for folder in folders if (folder / META).exists()]
     return sorted(found, key=lambda record: record.meta.epoch)
-
-
-def _epoch_folders_below(root: Path) -> list[Path]:
-    found = [path for pattern in ("*/epoch-*", "*/*/epoch-*") for path in root.glob(pattern)]
-    return [path for path in found if _EPOCH.fullmatch(path.name)]
 
 
 def _record_batches(sizes: list[tuple[Path, int]]) -> Iterator[Any]:

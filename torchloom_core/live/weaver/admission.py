@@ -51,7 +51,8 @@ def unwanted(
     """
     if request.node not in fleet.cordons.nodes or alive == request.incarnation:
         return ""
-    others = len(training - {request.group})
+    group = request.group or fleet.group_of(request.worker)  # an older Threadlet names none
+    others = len(training - {group})
     if others < max(1, min_groups):
         return ""
     groups = "1 other group trains" if others == 1 else f"{others} other groups train"

@@ -18,7 +18,7 @@ from torchloom_core.live.trajectory.earlier_names import renamed
 from torchloom_core.live.trajectory.layout import META, epoch_folder, epochs
 from torchloom_core.live.trajectory.reader import EpochRecord, Recorded
 from torchloom_core.live.weaver.outbox import AT_KEY, At
-from torchloom_core.wire.capabilities import from_json, json_decoder
+from torchloom_core.wire.capabilities import record_decoder
 from torchloom_core.wire.codec import UNREADABLE, encode
 from torchloom_core.wire.commands import FINAL_STATUSES, Command
 from torchloom_core.wire.decisions import (
@@ -47,7 +47,7 @@ from torchloom_core.wire.requests import Request, ResumeActions, StopActions
 
 _T = TypeVar("_T", bound=msgspec.Struct)
 
-_output_decoder: msgspec.json.Decoder[Output] = json_decoder(Output)
+_output_decoder: msgspec.json.Decoder[Output] = record_decoder(Output)
 
 
 class Inheritance:
@@ -187,10 +187,10 @@ class Inheritance:
 
     def _decode(self, data: bytes, key: str, cls: type[_T]) -> _T:
         try:
-            found: _T = from_json(data, cls)
+            found: _T = record_decoder(cls).decode(data)
         except UNREADABLE as error:
             try:  # a Weaver of an earlier version stored it
-                found = from_json(renamed(data), cls)
+                found = record_decoder(cls).decode(renamed(data))
             except UNREADABLE:
                 raise StateError(f"{self._place}, key {key}: cannot be read: {error}") from None
         return found

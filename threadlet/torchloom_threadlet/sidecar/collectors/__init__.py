@@ -23,7 +23,7 @@ from typing import Any, Protocol
 from torchloom_core.floor.entry_points import entry_points
 from torchloom_core.floor.plain_text import plain_line
 from torchloom_core.floor.suggest import nearest
-from torchloom_threadlet.cleaning import MetricNames
+from torchloom_threadlet.cleaning import MetricNames, error_line
 
 _GROUP = "torchloom.collectors"
 _OWN = "process,nvml,textfile"
@@ -70,9 +70,10 @@ class Collection:
                 values = await asyncio.to_thread(self._collect, collector)
                 self._latest[name] = time.monotonic(), values
                 await asyncio.sleep(self._interval_s)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - the code of anyone's package
-            text = plain_line(f"{type(error).__name__}: {error}")
-            _logger.warning("collector %s is dropped: %s", name, text)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # noqa: BLE001 - the code of anyone's package
+            _logger.warning("collector %s is dropped: %s", name, plain_line(error_line(error)))
 
     def _find(self, name: str) -> Collector | None:
         collector: Collector | None = _entry_point(name).load()(*self._worker)

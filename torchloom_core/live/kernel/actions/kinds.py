@@ -7,8 +7,9 @@ from typing import Any
 from torchloom_core.floor.errors import PluginError
 from torchloom_core.live.kernel.actions.guarded import GuardedKind
 from torchloom_core.live.kernel.actions.kind import ActionKind
+from torchloom_core.live.kernel.actions.uninstalled import UNINSTALLED
 from torchloom_core.wire.actions import Action, name_of, plain_summary
-from torchloom_core.wire.capabilities import OWN, find_part, installed
+from torchloom_core.wire.capabilities import OWN, Uninstalled, find_part, installed
 
 
 @cache
@@ -39,6 +40,8 @@ def check_installed() -> None:
 
 def kind_of(action: Action) -> ActionKind[Any]:
     """Return the kind of an action."""
+    if isinstance(action, Uninstalled):
+        return UNINSTALLED
     return kind_named(name_of(action))
 
 
