@@ -3,7 +3,6 @@
 import asyncio
 import os
 import random
-import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -15,6 +14,7 @@ from fence_trainer import ARMS
 from figure import Figure
 from scene import Actor, Arrivals, actor, open_bus, running_broker, write_join_file
 
+from torchloom_core.demos.processes import free_port
 from torchloom_core.wire.messages import Telemetry
 
 GROUPS = ("a", "b", "c")
@@ -39,7 +39,6 @@ async def measure(repeats: int, *, tiny: bool) -> list[Figure]:
         return True
 
     took: dict[str, list[float]] = {arm: [] for arm in ARMS}
-    ratios: dict[str, list[float]] = {"fence": [], "threadlet": []}
     async with running_broker() as (broker, folder), open_bus(broker, receive):
         join = write_join_file(broker, folder)
         for repeat in range(repeats):
@@ -49,18 +48,11 @@ async def measure(repeats: int, *, tiny: bool) -> list[Figure]:
             rows = await _one(str(join), groups, turns, steps, attached)
             for arm in ARMS:
                 took[arm] += rows[arm]
-    pairs = {"fence": ("fenced", "unfenced"), "threadlet": ("fenced", "alone")}
-    for name, (one, other) in pairs.items():
-        ratios[name] = [a / b for a, b in zip(took[one], took[other], strict=True)]
+    fence = "a step with the vote / without it, 3 torchft groups"
+    threadlet = "a step with all of torchLoom, nothing changing / torchft alone"
     return [
-        _figure("fence", "a step with the vote / without it, 3 torchft groups", 1.05, ratios, took),
-        _figure(
-            "threadlet",
-            "a step with all of torchLoom, nothing changing / torchft alone",
-            1.02,
-            ratios,
-            took,
-        ),
+        of_steps("fence", fence, 1.05, took, "fenced", "unfenced"),
+        of_steps("threadlet", threadlet, 1.02, took, "fenced", "alone"),
     ]
 
 
@@ -89,9 +81,7 @@ async def _one(
 @asynccontextmanager
 async def _lighthouse() -> AsyncIterator[str]:
     """Yield the URL of torchft's own, in a process of its own."""
-    with socket.socket(socket.AF_INET6) as probe:
-        probe.bind(("::", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     program = str(Path(sys.executable).with_name("torchft_lighthouse"))
     options = ["--bind", f"[::]:{port}", "--min_replicas", str(len(GROUPS))]
     process = await asyncio.create_subprocess_exec(program, *options, env=os.environ | QUIET)
@@ -102,22 +92,23 @@ async def _lighthouse() -> AsyncIterator[str]:
         await process.wait()
 
 
-def _figure(
-    name: str, what: str, limit: float, ratios: dict[str, list[float]], took: dict[str, list[float]]
+def of_steps(
+    name: str,
+    what: str,
+    limit: float,
+    took: dict[str, list[float]],
+    one: str,
+    other: str,
+    **more: float,
 ) -> Figure:
-    low, high = interval(ratios[name])
-    steps = {f"{arm}_step_ms": 1e3 * median(took[arm]) for arm in ARMS}
-    return Figure(
-        name,
-        what,
-        limit,
-        "at most",
-        ratios[name],
-        {**steps, "ratio_from_95": low, "ratio_to_95": high},
-    )
+    """Return the figure of one arm's steps over another's, of the seconds that they took."""
+    ratios = [a / b for a, b in zip(took[one], took[other], strict=True)]
+    numbers = {f"{arm}_step_ms": 1e3 * median(seconds) for arm, seconds in took.items()} | more
+    numbers["ratio_from_95"], numbers["ratio_to_95"] = _interval(ratios)
+    return Figure(name, what, limit, "at most", ratios, numbers)
 
 
-def interval(ratios: list[float]) -> tuple[float, float]:
+def _interval(ratios: list[float]) -> tuple[float, float]:
     """Return the 95 % bootstrap interval of the median."""
     rng = random.Random(0)
     medians = sorted(median(rng.choices(ratios, k=len(ratios))) for _ in range(_DRAWS))

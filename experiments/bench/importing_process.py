@@ -5,11 +5,12 @@ It imports nothing else of the benchmarks, which would count for its memory.
 
 import contextlib
 import json
-import re
 import sys
 import tempfile
 import time
 from pathlib import Path
+
+from peak_memory import peak_rss_bytes
 
 from torchloom_core.cli.app import app
 from torchloom_core.cli.installed_commands import add_installed
@@ -25,14 +26,8 @@ def main() -> None:
         add_installed(words)
         with contextlib.redirect_stdout(sys.stderr):
             app(words, result_action="return_value")
-    took = {"peak_rss_bytes": _peak_rss_bytes(), "seconds": time.perf_counter() - started}
+    took = {"peak_rss_bytes": peak_rss_bytes(), "seconds": time.perf_counter() - started}
     print(json.dumps(took))
-
-
-def _peak_rss_bytes() -> int:
-    """Return the peak of this program alone, and not of the one that it was forked from."""
-    (kib,) = re.findall(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    return 1024 * int(kib)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,18 @@ def describe() -> dict[str, str]:
     return described | {package: version(package) for package in _PACKAGES}
 
 
+def with_torch() -> dict[str, object]:
+    """Return the system and the versions that matter where torch trains."""
+    import torch
+
+    return {
+        "system": platform.system(),
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }
+
+
 def _cpu_model() -> str:
     info = Path("/proc/cpuinfo")
     for line in info.read_text().splitlines() if info.exists() else ():

@@ -4,10 +4,9 @@ import asyncio
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from statistics import median
 
 import torch
-from fence_cost import interval
+from fence_cost import of_steps
 from figure import Figure
 from torch.distributed import AllreduceOptions, TCPStore  # type: ignore[attr-defined]
 from torchft import ProcessGroupGloo
@@ -68,19 +67,9 @@ async def measure(repeats: int, *, tiny: bool) -> list[Figure]:
     for _ in range(repeats):
         for arm, seconds in (await asyncio.to_thread(_one, turns, steps)).items():
             took[arm] += seconds
-    ratios = [one / other for one, other in zip(took["measured"], took["silent"], strict=True)]
-    low, high = interval(ratios)
-    absolute = {f"{arm}_step_ms": 1e3 * median(took[arm]) for arm in ARMS}
-    return [
-        Figure(
-            "measuring",
-            f"a step of {BUCKETS} allreduces that are measured / that are not, {RANKS} ranks",
-            1.02,
-            "at most",
-            ratios,
-            {**absolute, "alone_us": _alone_us(), "ratio_from_95": low, "ratio_to_95": high},
-        )
-    ]
+    what = f"a step of {BUCKETS} allreduces that are measured / that are not, {RANKS} ranks"
+    alone_us = _alone_us()
+    return [of_steps("measuring", what, 1.02, took, "measured", "silent", alone_us=alone_us)]
 
 
 def _one(turns: int, steps: int) -> dict[str, list[float]]:

@@ -7,18 +7,22 @@ from pathlib import Path
 from figure import Figure
 from matplotlib.figure import Figure as Plot
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
+
+_SAVED = ("name", "what", "limit", "bound", "met", "ratio", "ratios", "numbers")
 
 
 def show(figures: Sequence[Figure], machine: Mapping[str, str]) -> None:
     """Print the table."""
-    verdicts = Table(title="torchLoom: speed, as ratios", title_justify="left")
-    for heading in ("figure", "ratio of what to what", "limit", "ratio", "range", "met"):
-        verdicts.add_column(heading)
-    measured = Table(title="Behind them, medians of the repeats", title_justify="left")
-    measured.add_column("figure")
-    measured.add_column("measured", no_wrap=True)
-    measured.add_column("median", justify="right", no_wrap=True)
+    headings = ("figure", "ratio of what to what", "limit", "ratio", "range", "met")
+    verdicts = Table(*headings, title="torchLoom: speed, as ratios", title_justify="left")
+    measured = Table(
+        "figure",
+        Column("measured", no_wrap=True),
+        Column("median", justify="right", no_wrap=True),
+        title="Behind them, medians of the repeats",
+        title_justify="left",
+    )
     for figure in figures:
         verdicts.add_row(
             f"[bold]{figure.name}[/bold]",
@@ -41,19 +45,7 @@ def save_json(figures: Sequence[Figure], machine: Mapping[str, str], path: Path)
     """Write everything that was measured to ``path``."""
     found = {
         "machine": machine,
-        "figures": [
-            {
-                "name": figure.name,
-                "what": figure.what,
-                "limit": figure.limit,
-                "bound": figure.bound,
-                "met": figure.met,
-                "ratio": figure.ratio,
-                "ratios": figure.ratios,
-                "numbers": figure.numbers,
-            }
-            for figure in figures
-        ],
+        "figures": [{name: getattr(figure, name) for name in _SAVED} for figure in figures],
     }
     path.write_text(json.dumps(found, indent=2) + "\n")
 

@@ -8,6 +8,8 @@ import json
 import time
 from pathlib import Path
 
+from peak_memory import peak_rss_bytes
+
 from torchloom_core.config.loading import convert
 from torchloom_core.config.schema import Config
 from torchloom_core.floor.clock import SECOND_NS
@@ -72,7 +74,7 @@ def watch(bundle: Bundle, tick_s: float, days: float | None = None) -> dict[str,
         "proposals": proposals,
         "cpu_s": time.process_time() - cpu,
         "wall_s": time.perf_counter() - started,
-        "peak_rss_mib": _peak_rss_mib(),
+        "peak_rss_mib": peak_rss_bytes() / 2**20,
     }
 
 
@@ -93,17 +95,6 @@ def watching(tick_s: float) -> tuple[Config, ActivePlugins]:
     }
     config = convert(table, Config, "scale")
     return config, activate(config, discover(), "scale")
-
-
-def _peak_rss_mib() -> float:
-    """Return the peak of this program alone, from ``VmHWM``.
-
-    The ``ru_maxrss`` of a process on Linux includes that of the one it was forked from.
-    """
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) / 1024
-    raise OSError("/proc/self/status: need a line VmHWM, was none")
 
 
 if __name__ == "__main__":

@@ -1,22 +1,18 @@
 """What the fleet model and simpy are compared on is the same."""
 
 import importlib
-import sys
-from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow
+from tests.scripts import EXPERIMENTS
 
-BENCH = Path(__file__).parents[2] / "experiments" / "bench"
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
 def load(monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCH))
-    yield importlib.import_module
-    for name in ("failure_repair", "simpy_fleet", "figure"):
-        sys.modules.pop(name, None)
+    monkeypatch.syspath_prepend(str(EXPERIMENTS / "bench"))
+    return importlib.import_module
 
 
 def test_simpy_books_fail_and_repair_to_the_second(load):
