@@ -9,24 +9,18 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-import psutil
-
-from experiments.chaos import record
-from experiments.chaos.person import Person, Requester
+from experiments.chaos.live_play import LivePlay
+from experiments.chaos.person import Person
 from experiments.chaos.processes import (
     DEADLINE_S,
     POLL_S,
     START_S,
-    Daemon,
     Place,
-    Server,
     Slot,
     start_lighthouse,
     strike,
 )
 from experiments.chaos.script import OVERTIME_S, Script, Strike
-from torchloom_core.cli.options import Connection
-from torchloom_core.floor.errors import TorchloomError
 
 GROUPS = ("g0", "g1", "g2", "g3")
 TRAINING = 3
@@ -40,42 +34,28 @@ QUIET_S = 1.0
 STRIKING, SETTLING, ENDING = "striking", "settling", "ending"
 
 
-class ChaosError(TorchloomError):
-    """The run did not start."""
-
-
-class Play:
+class Play(LivePlay):
     """One live run and what is done to it."""
 
     def __init__(self, script: Script, seed: int, folder: Path) -> None:
+        super().__init__(Place(folder.absolute()), seed)
         self._script = script
-        self._place = Place(folder.absolute())
         self._slots: dict[str, Slot] = {}
-        self._daemon = Daemon(self._place, random.Random(f"{seed} weaver"))
-        self._server = Server(self._place)
         self._seed = seed
-        self._frozen: dict[int, asyncio.Task[None]] = {}
         self._trainer_struck_at = 0.0
         self._killed: set[int] = set()
-        self._tasks: list[asyncio.Task[None]] = []
-        self._requests = record.Record(self._place.folder / record.REQUESTS)
         self._due: list[Strike] = []
-        self._requester = self._make_requester("person")
+        self._requester = self._requester_named("person")
         self._requester.on_request = self._on_request
-        self._prober = self._make_requester("probe")
+        self._prober = self._requester_named("probe")
         self._person = Person(self._requester, self._requests, GROUPS)
-        self.struck: dict[str, int] = {}
-        self.doing = "starting"
-
-    def _make_requester(self, name: str) -> Requester:
-        return Requester(Connection(config=self._place.config), self._requests, name)
 
     @property
     def requested(self) -> int:
         """How many requests were carried out."""
         return self._person.done
 
-    async def run(self, show: Callable[["Play"], None]) -> None:
+    async def run(self, show: Callable[[], None]) -> None:
         """Play from the first start to the last end; ``show`` is called ten times a second."""
         lighthouse, url = start_lighthouse(self._place)
         self._go(self._show(show))
@@ -92,9 +72,7 @@ class Play:
             await probing
             await self._end()
         finally:
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await self._cancel_all()
             lighthouse.kill()
             lighthouse.wait()
             for line in self._place.left_over():
@@ -103,15 +81,8 @@ class Play:
 
     # --- the start ---
 
-    def _go(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(work)
-        self._tasks.append(task)
-        return task
-
     async def _start(self, lighthouse: str) -> None:
-        self._go(self._daemon.keep_up())
-        self._go(self._server.watch())
-        await self._until(lambda: self._daemon.ready, START_S, "a Weaver that is ready")
+        await self._start_weaver()
         for group in GROUPS:
             rng = random.Random(f"{self._seed} {group}")
             slot = Slot(self._place, group, lighthouse, rng, self._wants_standby)
@@ -134,15 +105,6 @@ class Play:
 
     def _trains(self) -> bool:
         return sum(slot.steps for slot in self._slots.values()) >= TRAINING
-
-    async def _until(self, what: Callable[[], bool], limit_s: float, name: str) -> None:
-        end = time.monotonic() + limit_s
-        while not what():
-            if time.monotonic() > end:
-                raise ChaosError(
-                    f"need {name} within {limit_s:g} s, was none; see {self._place.folder}"
-                )
-            await asyncio.sleep(POLL_S)
 
     # --- striking and requesting ---
 
@@ -197,18 +159,14 @@ class Play:
         )
         if kill:
             self._killed.add(pid)
-            strike(pid, signal.SIGKILL)
-        elif strike(pid, signal.SIGSTOP):
-            self._frozen[pid] = asyncio.create_task(self._thaw(pid, due))
-        what = f"{due.kind}s of {due.target}s"
-        self.struck[what] = self.struck.get(what, 0) + 1
+        self._kill_or_freeze(pid, due.kind, due.target, due.lasts_s)
+        self.struck[f"{due.kind}s of {due.target}s"] += 1
         return True
 
     def _victim(self, due: Strike) -> tuple[int, Slot | None]:
         """Return the process to strike, 0 if there is none at present."""
         if due.target == "weaver":
-            process = self._daemon.process
-            return (process.pid if process and process.poll() is None else 0), None
+            return self._daemon.pid, None
         if due.target == "broker":
             return self._server.pid, None
         slots = [slot for slot in self._slots.values() if slot.alive]
@@ -216,16 +174,7 @@ class Play:
         if not slots or (due.target == "trainer" and not self._trains_quietly()):
             return 0, None
         slot = slots[int(due.pick * len(slots))]
-        trainer = slot.process.pid if slot.process else 0
-        return (slot.sidecar if due.target == "sidecar" else trainer), slot
-
-    async def _thaw(self, pid: int, due: Strike) -> None:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process = psutil.Process(pid)
-            await asyncio.sleep(due.lasts_s)
-            process.resume()
-        del self._frozen[pid]
-        self._place.timeline.add("thaw", target=due.target, pid=pid)
+        return (slot.sidecar if due.target == "sidecar" else slot.pid), slot
 
     async def _request_all(self) -> None:
         # Ended by a flag, not cancelled: nats-py may swallow a cancellation.
@@ -305,8 +254,3 @@ class Play:
             left = [line for line in self._place.left_over() if what in line]
         for line in left:
             self._place.timeline.add("orphan", what=what, command=line)
-
-    async def _show(self, show: Callable[["Play"], None]) -> None:
-        while True:
-            show(self)
-            await asyncio.sleep(0.1)

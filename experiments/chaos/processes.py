@@ -10,7 +10,6 @@ import json
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -20,6 +19,7 @@ from pathlib import Path
 import psutil
 
 from experiments.chaos import record
+from torchloom_core.demos.processes import free_port
 
 HERE = Path(__file__).parent
 POLL_S = 0.05
@@ -50,6 +50,27 @@ mode = "shadow"
 DEADLINE_S = 20.0
 
 
+def spawn(
+    folder: Path,
+    name: str,
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    start_new_session: bool = False,
+) -> subprocess.Popen[bytes]:
+    """Start a process in a folder, with its output in ``<name>.out`` and ``<name>.err`` there."""
+    with (folder / f"{name}.out").open("ab") as out, (folder / f"{name}.err").open("ab") as err:
+        return subprocess.Popen(
+            command,
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            start_new_session=start_new_session,
+        )
+
+
 class Place:
     """The processes started in one folder, and their record."""
 
@@ -66,19 +87,8 @@ class Place:
         self, name: str, command: list[str], environment: Mapping[str, str]
     ) -> subprocess.Popen[bytes]:
         """Start a process with its output in ``<name>.out`` and ``<name>.err``."""
-        with (
-            (self.folder / f"{name}.out").open("ab") as out,
-            (self.folder / f"{name}.err").open("ab") as err,
-        ):
-            return subprocess.Popen(
-                command,
-                cwd=self.folder,
-                env={**os.environ, MARK: str(self.folder), **environment},
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-                start_new_session=True,
-            )
+        own = {**os.environ, MARK: str(self.folder), **environment}
+        return spawn(self.folder, name, command, own, start_new_session=True)
 
     def left_over(self) -> list[str]:
         """Return the command of every remaining process of this run."""
@@ -101,6 +111,11 @@ class Daemon:
         self.process: subprocess.Popen[bytes] | None = None
         self.struck = False
         self.ready = False
+
+    @property
+    def pid(self) -> int:
+        """Its process id, 0 if it does not run."""
+        return self.process.pid if self.process and self.process.poll() is None else 0
 
     async def keep_up(self) -> None:
         """Start it, and again after a moment, until the run is over."""
@@ -202,6 +217,11 @@ class Slot:
         return f"{self.group}.{self._starts}"
 
     @property
+    def pid(self) -> int:
+        """The trainer's process id, 0 if none was started."""
+        return self.process.pid if self.process else 0
+
+    @property
     def alive(self) -> bool:
         """Whether a trainer runs."""
         return self.process is not None and self.process.poll() is None
@@ -293,9 +313,7 @@ class Slot:
 
 def start_lighthouse(place: Place) -> tuple[subprocess.Popen[bytes], str]:
     """Start torchft's lighthouse; return it and its URL."""
-    with socket.socket(socket.AF_INET6) as probe:
-        probe.bind(("::", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     command = [str(Path(sys.executable).with_name("torchft_lighthouse")), "--bind", f"[::]:{port}"]
     command += [*LIGHTHOUSE, "--heartbeat_timeout_ms", str(HEARTBEAT_TIMEOUT_MS)]
     return place.spawn("lighthouse", command, {"RUST_LOG": "error"}), f"http://localhost:{port}"

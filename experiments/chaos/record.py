@@ -1,6 +1,7 @@
 """Events with their times, one JSON line each, for ``judge.py``."""
 
 import json
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,11 @@ class Record:
         """Write a line at once."""
         with self._path.open("a") as file:
             file.write(json.dumps({"t": time.time(), "event": event, **fields}) + "\n")
+
+
+def note(event: str, **fields: object) -> None:
+    """Add a line to the journal of this incarnation of a trainer."""
+    Record(Path(os.environ["CHAOS_JOURNAL"])).add(event, **fields)
 
 
 def rows(path: Path) -> list[Row]:

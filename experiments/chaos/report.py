@@ -1,17 +1,16 @@
 """Results of all portions: stored in results.json, printed as tables and plotted."""
 
 import json
-import os
 import platform
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
+from experiments.bench.machine import with_torch
 from experiments.chaos import record
 from experiments.chaos.judge import BY_US, Findings
 
@@ -52,13 +51,7 @@ def read(path: Path) -> list[Portion]:
 
 def write(path: Path, portions: Sequence[Portion]) -> None:
     """Write all portions and what they were measured on."""
-    machine = {
-        "system": platform.system(),
-        "processor": platform.machine(),
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-    }
+    machine = {"processor": platform.machine(), **with_torch()}
     results = {"machine": machine, "total": _total(portions), "portions": list(portions)}
     path.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
 
@@ -74,28 +67,22 @@ def _total(portions: Sequence[Portion]) -> dict[str, int]:
 def show(portions: Sequence[Portion], console: Console) -> int:
     """Print strikes, counts, and the failures that torchLoom caused; return their number."""
     total = Counter(_total(portions))
-    struck = Table(title="hit", title_justify="left")
-    struck.add_column("")
-    for kind in ("kill", "freeze"):
-        struck.add_column(f"{kind}s", justify="right")
+    columns = (Column(f"{kind}s", justify="right") for kind in ("kill", "freeze"))
+    struck = Table("", *columns, title="hit", title_justify="left")
     for target in TARGETS:
         counts = [str(total[f"{kind} {target}"]) for kind in ("kill", "freeze")]
         struck.add_row({"broker": "nats-server"}.get(target, target), *counts)
     struck.add_row("all", str(total["kills"]), str(total["freezes"]))
     console.print(struck)
 
-    counted = Table(title="counted", title_justify="left")
-    counted.add_column("")
-    counted.add_column("", justify="right")
+    counted = Table("", Column("", justify="right"), title="counted", title_justify="left")
     kinds = {f"{kind} {target}" for kind in ("kill", "freeze") for target in TARGETS}
     for name, count in sorted(total.items()):
         if name not in kinds | {"kills", "freezes", "of our making"}:
             counted.add_row(_LABELS.get(name, name), str(count))
     console.print(counted)
 
-    ours = Table(title="caused by torchLoom", title_justify="left")
-    ours.add_column("")
-    ours.add_column("", justify="right")
+    ours = Table("", Column("", justify="right"), title="caused by torchLoom", title_justify="left")
     for kind in BY_US:
         ours.add_row(kind, str(sum(len(p["of_our_making"].get(kind, ())) for p in portions)))
     console.print(ours)
@@ -108,11 +95,9 @@ def show(portions: Sequence[Portion], console: Console) -> int:
 
 def draw(path: Path, portions: Sequence[Portion]) -> None:
     """Save a plot of the strikes over time, one panel per portion."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     plot = Figure(figsize=(9, 1 + 1.1 * len(portions)), layout="constrained")
-    FigureCanvasAgg(plot)
     rows = plot.subplots(len(portions), 1, sharex=True, squeeze=False)[:, 0]
     for axes, portion in zip(rows, portions, strict=True):
         for at_s, target, kind, lasts_s in portion["struck"]:

@@ -7,46 +7,30 @@ The exit status is 1 if torchLoom caused any failure, 2 if the run did not start
 """
 
 import argparse
-import asyncio
-import logging
-import shutil
 import sys
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from experiments.chaos import report, script
 from experiments.chaos.judge import judge
-from experiments.chaos.play import ChaosError, Play
+from experiments.chaos.live_play import PlayError, play_with_bar
+from experiments.chaos.play import Play
 
 HERE = Path(__file__).parent
 
 
 def play(seed: int, kills: int, folder: Path, console: Console) -> None:
     """Play one portion with a progress bar."""
-    if folder.exists():
-        shutil.rmtree(folder)
-    folder.mkdir(parents=True)
-    # Warnings of servers that die under the client's connection go to a file.
-    logging.basicConfig(
-        level=logging.WARNING,
-        filename=folder / "person.err",
-        format="%(asctime)s %(name)s: %(message)s",
-        force=True,
-    )
     written = script.write(seed, kills)
-    run = Play(written, seed, folder)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
-        bar = progress.add_task("starting", total=len(written.strikes))
 
-        def show(run: Play) -> None:
-            struck = ", ".join(f"{count} {what}" for what, count in sorted(run.struck.items()))
-            text = f"seed {seed}: {run.doing}; {run.requested} requests; {struck}"
-            progress.update(bar, completed=sum(run.struck.values()), description=text)
+    def show(run: Play) -> tuple[int, str]:
+        struck = ", ".join(f"{count} {what}" for what, count in sorted(run.struck.items()))
+        text = f"seed {seed}: {run.doing}; {run.requested} requests; {struck}"
+        return sum(run.struck.values()), text
 
-        asyncio.run(run.run(show))
+    total = len(written.strikes)
+    play_with_bar(lambda: Play(written, seed, folder), folder, "person.err", total, show, console)
 
 
 def main() -> int:
@@ -69,7 +53,7 @@ def main() -> int:
     options.results.mkdir(parents=True, exist_ok=True)
     try:
         play(options.seed, options.kills, folder, console)
-    except ChaosError as error:
+    except PlayError as error:
         console.print(str(error), markup=False)
         return 2
     findings = judge(folder)

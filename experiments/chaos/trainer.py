@@ -3,23 +3,15 @@
 Every line of the journal is written before the command is acknowledged.
 """
 
-import json
-import os
 import time
-from pathlib import Path
 from typing import Any
 
+from experiments.chaos.record import note
 from torchloom_threadlet import demo_trainer, torchft
 from torchloom_threadlet.adapters.torchft.adapter import TorchftAdapter
 
 BLOCKED_S = 0.25
 LARGEST = 1_000_000
-
-
-def note(event: str, **fields: object) -> None:
-    """Add a line to the journal of this incarnation."""
-    with Path(os.environ["CHAOS_JOURNAL"]).open("a") as journal:
-        journal.write(json.dumps({"t": time.time(), "event": event, **fields}) + "\n")
 
 
 class WatchedAdapter(TorchftAdapter):

@@ -73,7 +73,11 @@ def judge(folder: Path, algorithm: Algorithm) -> Findings:
     findings = Findings()
     timeline = record.rows(folder / record.TIMELINE)
     _look_at_ends(findings, folder, timeline)
-    read = [_incarnation(folder, row, timeline) for row in timeline if _starts_trainer(row)]
+    read = [
+        _incarnation(folder, row, timeline)
+        for row in timeline
+        if row["event"] == "start" and row["what"] == "trainer"
+    ]
     _compare_incarnations(findings, read)
     granted = _granted_changes(run_folder(folder / "state", "soak"))
     main = main_line(read)
@@ -90,20 +94,11 @@ def judge(folder: Path, algorithm: Algorithm) -> Findings:
 # --- what is on file -----------------------------------------------------------------------
 
 
-def _starts_trainer(row: Row) -> bool:
-    return bool(row["event"] == "start" and row["what"] == "trainer")
-
-
 def _incarnation(folder: Path, start: Row, timeline: Iterable[Row]) -> Incarnation:
     name = start["name"]
     ended = any(row["event"] == "end" and row["name"] == name for row in timeline)
-    return incarnation_of(name, record.rows(folder / f"{name}.journal"), alive=not ended)
-
-
-def incarnation_of(name: str, journal: Iterable[Row], *, alive: bool) -> Incarnation:
-    """Return an incarnation from its journal."""
-    incarnation = Incarnation(name, alive)
-    for row in journal:
+    incarnation = Incarnation(name, not ended)
+    for row in record.rows(folder / f"{name}.journal"):
         if row["event"] == "set":
             incarnation.set_at[row["step"]][row["knob"]] = row["value"]
         elif row["committed"]:
@@ -125,23 +120,20 @@ def _granted_changes(root: Path) -> dict[str, GrantedChange]:
                 and body["granted"]
                 and body["action"].keys() & {"values", "knob"}
             ):
-                change = GrantedChange(_values(body["action"]), policy=body["policy"])
+                action = body["action"]
+                knob = {action["knob"]: action["value"]} if "knob" in action else {}
+                change = GrantedChange(action.get("values", knob), policy=body["policy"])
                 granted.setdefault(body["proposal"], change)
             elif line.kind == "outcome" and body["verdict"] in granted:
                 change = granted[body["verdict"]]
                 change.outcome, change.detail = body["result"], body["detail"]
-            elif line.kind == "command_status" and _is_end(body) and body["cause"] in granted:
+            elif (
+                line.kind == "command_status"
+                and body["status"] in FINAL_STATUSES
+                and body["cause"] in granted
+            ):
                 granted[body["cause"]].acks.append(body)
     return granted
-
-
-def _is_end(incarnation: Row) -> bool:
-    return incarnation["status"] in FINAL_STATUSES
-
-
-def _values(action: Mapping[str, Any]) -> Values:
-    values = action["values"] if "values" in action else {action["knob"]: action["value"]}
-    return dict(values)
 
 
 # --- requirements ---------------------------------------------------------------------------

@@ -6,27 +6,13 @@ import random
 import signal
 import socket
 import time
-from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psutil
-
-from experiments.chaos import record
-from experiments.chaos.person import Requester
-from experiments.chaos.processes import (
-    POLL_S,
-    START_S,
-    Daemon,
-    Place,
-    Server,
-    Slot,
-    strike,
-)
+from experiments.chaos.live_play import LivePlay, PlayError
+from experiments.chaos.processes import POLL_S, START_S, Place, Slot, strike
 from experiments.fence_soak.script import Algorithm, Change, Strike, fits
-from torchloom_core.cli.options import Connection
-from torchloom_core.floor.errors import TorchloomError
 
 HERE = Path(__file__).parent
 GROUPS = ("g0", "g1", "g2")
@@ -68,21 +54,15 @@ powersgd = 0.9
 """
 
 
-class SoakError(TorchloomError):
-    """The run did not start, or did not go on."""
-
-
-class Play:
+class Play(LivePlay):
     """One live run, its changes and its strikes."""
 
     def __init__(self, script: list[Change], seed: int, folder: Path, algorithm: Algorithm) -> None:
-        self._script = script
-        self._algorithm = algorithm
         port = free_port()
         config = CONFIG.format(port=port) + (TUNER if algorithm == "tuned" else "")
-        self._place = Place(folder.absolute(), config)
-        self._daemon = Daemon(self._place, random.Random(f"{seed} weaver"))
-        self._server = Server(self._place)
+        super().__init__(Place(folder.absolute(), config), seed)
+        self._script = script
+        self._algorithm = algorithm
         self._slots = [
             Slot(
                 self._place,
@@ -95,16 +75,11 @@ class Play:
             )
             for group in GROUPS
         ]
-        requests = record.Record(self._place.folder / record.REQUESTS)
-        self._requester = Requester(Connection(config=self._place.config), requests, "soak")
-        self._frozen: dict[int, asyncio.Task[None]] = {}
-        self._tasks: list[asyncio.Task[None]] = []
+        self._requester = self._requester_named("soak")
         self._strikes: list[asyncio.Task[None]] = []
-        self.struck: Counter[str] = Counter()
         self.requested = 0
-        self.doing = "starting"
 
-    async def run(self, show: Callable[["Play"], None]) -> None:
+    async def run(self, show: Callable[[], None]) -> None:
         """Play from the first start to the last end; ``show`` is called ten times a second."""
         self._go(self._show(show))
         try:
@@ -120,24 +95,15 @@ class Play:
         finally:
             self._place.is_over = True
             self._place.timeline.add("ending")
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await self._cancel_all()
             await self._requester.close()
             while left := self._place.left_over():  # again: a Weaver starts its lighthouse anew
                 for line in left:
                     strike(int(line.split()[1].rstrip(":")), signal.SIGKILL)
                 await asyncio.sleep(POLL_S)
 
-    def _go(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(work)
-        self._tasks.append(task)
-        return task
-
     async def _start(self) -> None:
-        self._go(self._daemon.keep_up())
-        self._go(self._server.watch())
-        await self._until(lambda: self._daemon.ready, START_S, "a Weaver that is ready")
+        await self._start_weaver()
         for slot in self._slots:
             self._go(slot.keep_up())
         await self._until(lambda: self._trains(0.0), START_S, "groups that train together")
@@ -187,7 +153,7 @@ class Play:
             if answer is not None:
                 tries += 1  # refused, for instance because no worker can change it now
             if time.monotonic() > end:
-                raise SoakError(f"change {change.number} is not granted: {answer}")
+                raise PlayError(f"change {change.number} is not granted: {answer}")
             await asyncio.sleep(REPEAT_S)
 
     # --- strikes ---
@@ -195,7 +161,6 @@ class Play:
     async def _hit_at(self, at: float, due: Strike) -> None:
         await asyncio.sleep(max(0.0, at - asyncio.get_running_loop().time()))
         pid, slot = self._victim(due)
-        what = f"{due.kind} {due.target}"
         if pid == 0 or pid in self._frozen:
             self._place.timeline.add("omitted", target=due.target, kind=due.kind)
             return
@@ -212,17 +177,13 @@ class Play:
             pid=pid,
             lasts_s=due.lasts_s,
         )
-        if kill:
-            strike(pid, signal.SIGKILL)
-        elif strike(pid, signal.SIGSTOP):
-            self._frozen[pid] = self._go(self._thaw(pid, due.lasts_s))
-        self.struck[what] += 1
+        self._kill_or_freeze(pid, due.kind, due.target, due.lasts_s)
+        self.struck[f"{due.kind} {due.target}"] += 1
 
     def _victim(self, due: Strike) -> tuple[int, Slot | None]:
         """Return the process to strike, or 0: one group with the weights must remain."""
         if due.target == "weaver":
-            process = self._daemon.process
-            return (process.pid if process and process.poll() is None else 0), None
+            return self._daemon.pid, None
         if due.target == "broker":
             return self._server.pid, None
         slots = [slot for slot in self._slots if slot.alive]
@@ -230,25 +191,13 @@ class Play:
             slot = slots[int(due.pick * len(slots))] if slots else None
             return (slot.sidecar if slot else 0), slot
         # A trainer killed a moment ago may still look alive.
-        slots = [slot for slot in slots if not slot.struck and self._pid(slot) not in self._frozen]
+        slots = [slot for slot in slots if not slot.struck and slot.pid not in self._frozen]
         trained = [slot for slot in slots if slot.steps]
         if not slots:
             return 0, None
         slot = slots[int(due.pick * len(slots))]
         spares = [other for other in trained if other is not slot]
-        return (self._pid(slot) if spares else 0), slot
-
-    @staticmethod
-    def _pid(slot: Slot) -> int:
-        return slot.process.pid if slot.process else 0
-
-    async def _thaw(self, pid: int, lasts_s: float) -> None:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process = psutil.Process(pid)
-            await asyncio.sleep(lasts_s)
-            process.resume()
-        del self._frozen[pid]
-        self._place.timeline.add("thaw", pid=pid)
+        return (slot.pid if spares else 0), slot
 
     # --- the end ---
 
@@ -264,18 +213,6 @@ class Play:
             await asyncio.sleep(REPEAT_S)
         self._place.timeline.add("settled", at_rest=settled and self._trains(ready))
 
-    async def _until(self, what: Callable[[], bool], limit_s: float, name: str) -> None:
-        end = time.monotonic() + limit_s
-        while not what():
-            if time.monotonic() > end:
-                raise SoakError(f"need {name} within {limit_s:g} s; see {self._place.folder}")
-            await asyncio.sleep(POLL_S)
-
-    async def _show(self, show: Callable[["Play"], None]) -> None:
-        while True:
-            show(self)
-            await asyncio.sleep(0.1)
-
 
 def free_port() -> int:
     """Return a port for all incarnations of the lighthouse.
@@ -286,4 +223,4 @@ def free_port() -> int:
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port
-    raise SoakError(f"need a free port of {_SERVERS_PORTS}")
+    raise PlayError(f"need a free port of {_SERVERS_PORTS}")

@@ -6,24 +6,19 @@ The exit status is 1 if any requirement is violated, 2 if the run did not even s
 """
 
 import argparse
-import asyncio
 import json
-import logging
-import os
-import platform
-import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
+from rich.table import Column, Table
 
+from experiments.bench.machine import with_torch
+from experiments.chaos.live_play import PlayError, play_with_bar
 from experiments.fence_soak import script
 from experiments.fence_soak.judge import Findings, judge
-from experiments.fence_soak.play import Play, SoakError
+from experiments.fence_soak.play import Play
 
 HERE = Path(__file__).parent
 
@@ -32,33 +27,20 @@ def play(
     algorithm: script.Algorithm, seed: int, changes: int, folder: Path, console: Console
 ) -> None:
     """Play one script with a progress bar."""
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    # The servers that die under the person's connection are no news on the screen.
-    logging.basicConfig(
-        level=logging.WARNING,
-        filename=folder / "person.log",
-        format="%(asctime)s %(name)s: %(message)s",
-        force=True,
-    )
-    run = Play(script.write(seed, changes, algorithm), seed, folder, algorithm)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
-        bar = progress.add_task("starting", total=changes)
 
-        def show(run: Play) -> None:
-            struck = ", ".join(f"{what} {count}" for what, count in sorted(run.struck.items()))
-            text = f"{run.doing}; {struck}"
-            progress.update(bar, completed=run.requested, description=text)
+    def make() -> Play:
+        return Play(script.write(seed, changes, algorithm), seed, folder, algorithm)
 
-        asyncio.run(run.run(show))
+    def show(run: Play) -> tuple[int, str]:
+        struck = ", ".join(f"{what} {count}" for what, count in sorted(run.struck.items()))
+        return run.requested, f"{run.doing}; {struck}"
+
+    play_with_bar(make, folder, "person.log", changes, show, console)
 
 
 def report(findings: Findings, console: Console) -> None:
     """Print the counts and the violated requirements."""
-    counted = Table(title="counted", title_justify="left")
-    counted.add_column("")
-    counted.add_column("", justify="right")
+    counted = Table("", Column("", justify="right"), title="counted", title_justify="left")
     for name, count in sorted(findings.counts.items()):
         counted.add_row(name, str(count))
     console.print(counted)
@@ -70,12 +52,7 @@ def report(findings: Findings, console: Console) -> None:
 def results(algorithm: str, seed: int, findings: Findings) -> dict[str, Any]:
     """Return the findings as they are stored."""
     return {
-        "machine": {
-            "system": platform.system(),
-            "cores": os.cpu_count(),
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-        },
+        "machine": with_torch(),
         "algorithm": algorithm,
         "seed": seed,
         "counts": dict(sorted(findings.counts.items())),
@@ -101,7 +78,7 @@ def main() -> int:
     options.results.mkdir(parents=True, exist_ok=True)
     try:
         play(options.algorithm, options.seed, options.changes, folder, console)
-    except SoakError as error:
+    except PlayError as error:
         console.print(str(error), markup=False)
         return 2
     findings = judge(folder, options.algorithm)

@@ -5,7 +5,6 @@ Of LocalSGD and DiLoCo a step is a sync, and what it was made with is how long i
 
 import argparse
 import hashlib
-import json
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -21,6 +20,7 @@ from torch.optim import SGD, AdamW
 from torchft import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo
 from torchft.local_sgd import DiLoCo, LocalSGD
 
+from experiments.chaos.record import note
 from experiments.fence_soak.script import (
     KNOBS,
     PARTS,
@@ -44,12 +44,6 @@ SEED = 0
 DTYPES = dict(zip(WIRES, (torch.float32, torch.float64, torch.bfloat16), strict=True))
 
 
-def note(event: str, **fields: object) -> None:
-    """Add a line to the journal of this incarnation."""
-    with Path(os.environ["CHAOS_JOURNAL"]).open("a") as journal:
-        journal.write(json.dumps({"t": time.time(), "event": event, **fields}) + "\n")
-
-
 class ShapedGroup(CompressedProcessGroup):
     """Precedes each reduction by one whose size and type are knobs.
 
@@ -57,8 +51,7 @@ class ShapedGroup(CompressedProcessGroup):
     """
 
     def __init__(self, parameters: Iterable[torch.Tensor]) -> None:
-        gloo = ProcessGroupGloo(timeout=timedelta(seconds=PROCESS_GROUP_TIMEOUT_S))
-        super().__init__(gloo, parameters=parameters)
+        super().__init__(_gloo(), parameters=parameters)
         self.width, self.wire = 16, WIRES[0]
 
     def allreduce(self, tensors: list[torch.Tensor], opts: Any) -> Any:
@@ -139,6 +132,10 @@ class WatchedAdapter(TorchftAdapter):
         return super().boundary(step)
 
 
+def _gloo() -> ProcessGroupGloo:
+    return ProcessGroupGloo(timeout=timedelta(seconds=PROCESS_GROUP_TIMEOUT_S))
+
+
 def digest(tensors: Iterable[torch.Tensor]) -> str:
     """Return some digits that are equal if and only if all the numbers are, and finite."""
     found = hashlib.sha256()
@@ -194,8 +191,7 @@ class Trainer:
         """Train step by step over a link whose speed changes with the steps."""
         weights = list(self._model.parameters())
         inner = self._optimizer = AdamW(weights, lr=1e-3)
-        gloo = ProcessGroupGloo(timeout=timedelta(seconds=PROCESS_GROUP_TIMEOUT_S))
-        link = ThrottledProcessGroup(gloo)
+        link = ThrottledProcessGroup(_gloo())
         group = CompressedProcessGroup(link, parameters=weights)
         manager = self._manager(group)
         optimizer = Optimizer(manager, inner)
@@ -228,8 +224,7 @@ class Trainer:
 
     def rounds(self) -> None:
         """Train in rounds, each a sync and the steps before it."""
-        gloo = ProcessGroupGloo(timeout=timedelta(seconds=PROCESS_GROUP_TIMEOUT_S))
-        manager = self._manager(gloo)
+        manager = self._manager(_gloo())
         inner = self._optimizer = AdamW(self._model.parameters(), lr=1e-3)
         self._loom.manage(manager, inner)
         local_sgd, parts = self._local_sgd(manager), PARTS[self._options.algorithm]
@@ -238,15 +233,13 @@ class Trainer:
         def used() -> dict[str, Any] | None:
             # A round in which a peer's state was taken began before its knobs were known.
             healed, self._healed = self._healed, False
-            return (
-                None
-                if healed
-                else {
-                    "lr": float(inner.param_groups[0]["lr"]),
-                    "sync_every": local_sgd._sync_every * parts,
-                    "fragment_sync_delay": getattr(local_sgd, "_fragment_sync_delay", 0),
-                }
-            )
+            if healed:
+                return None
+            return {
+                "lr": float(inner.param_groups[0]["lr"]),
+                "sync_every": local_sgd._sync_every * parts,
+                "fragment_sync_delay": getattr(local_sgd, "_fragment_sync_delay", 0),
+            }
 
         self._loom.adapter.used = used
         number = 0
