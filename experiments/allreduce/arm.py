@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,9 @@ import psutil
 from experiments.allreduce.model import POWERSGD_RANK, TOPK_SHARE, Workload
 from experiments.allreduce.schedule import Schedule, play
 from experiments.allreduce.trainer import cpu_s
+from experiments.chaos import record
+from experiments.chaos.processes import spawn
+from experiments.chaos.record import Row
 from torchloom_core.demos.bandwidth.namespaces import CONTROL, DATA, Lab
 
 TUNER = "tuner"
@@ -48,8 +51,6 @@ cooldown_s = 0
 
 {policy}
 """
-
-Row = dict[str, Any]
 
 
 class ArmError(Exception):
@@ -94,6 +95,10 @@ class Played:
     rows: list[list[Row]]
     began: list[float]
     weaver_cpu_s: float = 0.0
+
+    def by_step(self) -> dict[int, list[Row]]:
+        """Return all ranks' rows of each step."""
+        return by_step(self.rows)
 
     def steps(self) -> list[Row]:
         """Return rank 0's steps."""
@@ -170,7 +175,7 @@ def _start_weaver(lab: Lab, arm: Arm, folder: Path) -> subprocess.Popen[bytes]:
         )
     )
     command = [sys.executable, "-m", "torchloom_core.cli", "weaver", "--config", str(config)]
-    weaver = _spawn(lab, None, "weaver", command, folder, {})
+    weaver = spawn(folder, "weaver", lab.inside(None, command), os.environ)
     out = folder / "weaver.out"
     _wait_for(lambda: "is ready" in out.read_text(), [weaver], folder, "a Weaver that is ready")
     return weaver
@@ -199,46 +204,25 @@ def _start_rank(
     for name, value in options.items():
         command += [f"--{name.replace('_', '-')}", str(value)]
     environment = {
+        **os.environ,
         "TORCHLOOM_JOIN": str(folder / "state" / "join.json"),
         "TORCHLOOM_NODE": f"node-{rank}",
         "TORCHLOOM_LINK_ADDRESS": lab.address(rank),
         "RUST_LOG": "error",
         **lab.environment(),
     }
-    return _spawn(lab, rank, f"rank{rank}", command, folder, environment)
-
-
-def _spawn(
-    lab: Lab,
-    place: int | None,
-    name: str,
-    command: Sequence[str],
-    folder: Path,
-    environment: Mapping[str, str],
-) -> subprocess.Popen[bytes]:
-    with (folder / f"{name}.out").open("wb") as out, (folder / f"{name}.err").open("wb") as err:
-        return subprocess.Popen(
-            lab.inside(place, command),
-            env={**os.environ, **environment},
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=err,
-        )
+    return spawn(folder, f"rank{rank}", lab.inside(rank, command), environment)
 
 
 def _begun_s(folder: Path, ranks: Sequence[subprocess.Popen[bytes]]) -> float:
     """Return when rank 0's clock began, by ``time.monotonic``."""
-    journal = folder / "rank0.jsonl"
-    found: list[float] = []
 
-    def has_begun() -> bool:
-        if journal.exists():
-            lines = journal.read_text().splitlines(keepends=True)
-            found.extend(json.loads(line)["monotonic_s"] for line in lines if '"begun"' in line)
-        return bool(found)
+    def begun() -> list[float]:
+        journal = record.rows(folder / "rank0.jsonl")
+        return [row["monotonic_s"] for row in journal if row["event"] == "begun"]
 
-    _wait_for(has_begun, ranks, folder, "ranks that train")
-    return found[0]
+    _wait_for(begun, ranks, folder, "ranks that train")
+    return begun()[0]
 
 
 def _await_end(ranks: Sequence[subprocess.Popen[bytes]], folder: Path) -> None:
@@ -259,6 +243,16 @@ def _wait_for(
         if time.monotonic() > end or any(process.poll() is not None for process in processes):
             raise ArmError(f"need {name} within {READY_S:g} s; see {folder}")
         time.sleep(POLL_S)
+
+
+def by_step(journals: Iterable[Iterable[Row]]) -> dict[int, list[Row]]:
+    """Return the rows of each step, of all ranks' journals."""
+    found: dict[int, list[Row]] = {}
+    for journal in journals:
+        for row in journal:
+            if row["event"] == "step":
+                found.setdefault(row["step"], []).append(row)
+    return found
 
 
 def read_journal(folder: Path, rank: int) -> list[Row]:

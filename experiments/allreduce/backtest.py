@@ -255,9 +255,8 @@ def distinguishable_pairs(ends: Mapping[str, Sequence[float]]) -> list[tuple[str
 def show(measured: Measured, progress: Mapping[str, float], steps: Sequence[Compared]) -> None:
     """Print both rankings, and the steps."""
     console = Console(width=None if sys.stdout.isatty() else 110)
-    table = Table(title="ranking, the best first", title_justify="left")
-    for column in ("lab", "loss at the end", "evaluate", "steps of none an hour"):
-        table.add_column(column)
+    columns = ("lab", "loss at the end", "evaluate", "steps of none an hour")
+    table = Table(*columns, title="ranking, the best first", title_justify="left")
     by_loss = sorted(measured.losses, key=lambda arm: measured.losses[arm])
     by_progress = sorted(progress, key=lambda arm: -progress[arm])
     for place in range(max(len(by_loss), len(by_progress))):
@@ -282,9 +281,8 @@ def show(measured: Measured, progress: Mapping[str, float], steps: Sequence[Comp
         f"of the {len(pairs)} pairs that the seeds distinguish "
         f"{len(pairs) - len(other)} are ranked alike{but}"
     )
-    table = Table(title="step, s", title_justify="left")
-    for column in ("phase", "mode", "measured", "predicted", "off"):
-        table.add_column(column)
+    columns = ("phase", "mode", "measured", "predicted", "off")
+    table = Table(*columns, title="step, s", title_justify="left")
     for row in steps:
         times = f"{row.measured_s:.3f}", f"{row.predicted_s:.3f}"
         table.add_row(row.phase, row.mode, *times, f"{row.off:+.0%}")

@@ -20,7 +20,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import msgspec
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from rich.console import Console
 
@@ -96,13 +95,8 @@ def play(lab: Lab, seed: int, band: float, args: argparse.Namespace) -> tuple[Pl
 
 def losses(played: Played) -> list[tuple[float, float, str]]:
     """Return when the loss was what, and in which mode: the median over the last steps."""
-    by_step: dict[int, list[float]] = {}
-    for rank in played.rows:
-        for row in rank:
-            if row["event"] == "step":
-                by_step.setdefault(row["step"], []).append(row["loss"])
-    steps = played.steps()
-    each = [statistics.median(by_step[row["step"]]) for row in steps]
+    by_step, steps = played.by_step(), played.steps()
+    each = [statistics.median(of["loss"] for of in by_step[row["step"]]) for row in steps]
     return [
         (row["t"], statistics.median(each[max(0, n - OVER_STEPS + 1) : n + 1]), row["mode"])
         for n, row in enumerate(steps)
@@ -167,7 +161,6 @@ def checks(rescues: Sequence[Rescue], without: Sequence[Rescue]) -> list[Check]:
 def draw(tuned: Sequence[Played], without: Sequence[Played], path: Path) -> None:
     """Draw the loss over time of all runs, red while the harmful mode was used."""
     figure = Figure(figsize=(10, 5), layout="constrained")
-    FigureCanvasAgg(figure)
     axes = figure.subplots()
     axes.axvspan(BEFORE_S, BEFORE_S + SLOW_S, color="0.5", alpha=0.12, lw=0)
     for runs, style, name in (

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from experiments.allreduce.arm import TUNER, Played, Row
+from experiments.allreduce.arm import TUNER, Played
 from experiments.allreduce.quality import falling, first_at, half_interval
 from experiments.allreduce.schedule import Phase, Schedule
+from experiments.chaos.record import Row
 
 GAIN = 1.3
 STEADY_GAIN = 0.95
@@ -148,12 +149,7 @@ def costs(trials: Sequence[Played]) -> list[Cost]:
         for played in trials:
             if played.arm != mode:
                 continue
-            by_step: dict[int, list[Row]] = {}
-            for rank in played.rows:
-                for row in rank:
-                    if row["event"] == "step":
-                        by_step.setdefault(row["step"], []).append(row)
-            for rows in by_step.values():
+            for rows in played.by_step().values():
                 longest_s = max(row["step_time"] for row in rows)
                 beside_s.append(longest_s - min(row["wire"] for row in rows))
                 compress_s.append(statistics.median(row["compress"] for row in rows))

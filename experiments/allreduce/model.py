@@ -1,6 +1,6 @@
 """A character model of any size, its text, and the batches that a rank sees at a step."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pydoc_data.topics import topics
 
@@ -67,23 +67,35 @@ class CharacterModel(nn.Module):
         return functional.cross_entropy(self.out(hidden).flatten(0, 1), after.flatten())
 
 
+def corpus() -> tuple[Tensor, int]:
+    """Return Python's language reference, as it comes with Python, and how many characters differ.
+
+    The text is of shape (characters,), each by its number in their order.
+    """
+    text = "\n".join(topics[name] for name in sorted(topics))
+    characters = sorted(set(text))
+    number = {character: place for place, character in enumerate(characters)}
+    return torch.tensor([number[character] for character in text]), len(characters)
+
+
+def passages(text: Tensor, context: int, size: int, generator: torch.Generator) -> Tensor:
+    """Return random parts of a text, of shape (size, context + 1)."""
+    starts = torch.randint(len(text) - context - 1, (size, 1), generator=generator)
+    return text[starts + torch.arange(context + 1)]
+
+
 class Text:
-    """Passages of Python's language reference, as it comes with Python.
+    """Passages of Python's language reference.
 
     They are few and memorised, so that the loss falls from the beginning of a run to its end, and
     the noise of unseen text does not decide the ranking.
     """
 
     def __init__(self, workload: Workload) -> None:
-        text = "\n".join(topics[name] for name in sorted(topics))
-        characters = sorted(set(text))
-        number = {character: place for place, character in enumerate(characters)}
-        numbers = torch.tensor([number[character] for character in text])
-        generator, length = torch.Generator().manual_seed(0), workload.context + 1
-        starts = torch.randint(len(numbers) - length, (LEARNT, 1), generator=generator)
-        self._stretches = numbers[starts + torch.arange(length)]
+        text, self.characters = corpus()
+        generator = torch.Generator().manual_seed(0)
+        self._stretches = passages(text, workload.context, LEARNT, generator)
         self._batch = workload.batch
-        self.characters = len(characters)
 
     def batch(self, seed: int, step: int, rank: int) -> Tensor:
         """Return a rank's batch at a step, (batch, context + 1): the same in every mode."""
@@ -108,6 +120,19 @@ def optimizer_of(workload: Workload, parameters: Iterable[Tensor]) -> torch.opti
     return torch.optim.AdamW(parameters, workload.learning_rate, BETAS, fused=True)
 
 
-def learning_rate(workload: Workload, step: int) -> float:
-    """Return the rate of a step, counted from 0."""
-    return workload.learning_rate * min(1.0, (step + 1) / WARM_UP)
+def set_rate(optimizer: torch.optim.Optimizer, workload: Workload, step: int) -> None:
+    """Set the rate of a step, counted from 0."""
+    for group in optimizer.param_groups:
+        group["lr"] = workload.learning_rate * min(1.0, (step + 1) / WARM_UP)
+
+
+def gradient_of(loss: Tensor, parameters: Sequence[Tensor]) -> Tensor:
+    """Return the gradient of all parameters, one after the other, of shape (numbers,)."""
+    return torch.cat([grad.reshape(-1) for grad in torch.autograd.grad(loss, parameters)])
+
+
+def give(parameters: Sequence[nn.Parameter], gradient: Tensor) -> None:
+    """Set the gradients of the parameters from that of all."""
+    parts = gradient.split([parameter.numel() for parameter in parameters])
+    for parameter, part in zip(parameters, parts, strict=True):
+        parameter.grad = part.view(parameter.shape)

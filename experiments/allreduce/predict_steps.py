@@ -21,8 +21,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from experiments.allreduce.arm import TUNER, Row, read_journal
+from experiments.allreduce.arm import TUNER, by_step, read_journal
 from experiments.allreduce.judge import SETTLING_STEPS
+from experiments.chaos.record import Row
 from torchloom_policies.allreduce.cost import CostModel
 from torchloom_policies.allreduce.step_samples import StepSample
 
@@ -51,13 +52,9 @@ class Prediction:
 
 def samples(folder: Path) -> list[StepSample]:
     """Return the steps of an arm, as the policy sees them, that all ranks have reported."""
-    by_step: dict[int, list[Row]] = {}
-    journals = sorted(folder.glob("rank*.jsonl"))
-    for rank in range(len(journals)):
-        for row in read_journal(folder, rank):
-            if row["event"] == "step":
-                by_step.setdefault(row["step"], []).append(row)
-    whole = (rows for _, rows in sorted(by_step.items()) if len(rows) == len(journals))
+    ranks = len(list(folder.glob("rank*.jsonl")))
+    found = by_step(read_journal(folder, rank) for rank in range(ranks))
+    whole = (rows for _, rows in sorted(found.items()) if len(rows) == ranks)
     return [_sample(rows) for rows in whole]
 
 
@@ -87,7 +84,7 @@ def fitted(arms: Sequence[list[StepSample]]) -> CostModel:
     for steps in arms:
         before_s = steps[0].now_s
         for step in steps:
-            model.pass_time(max(0.0, step.now_s - before_s))
+            model.link.pass_time(max(0.0, step.now_s - before_s))
             before_s = step.now_s
             model.learn(step)
         model.link.widen()  # the next arm begins on other links

@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 from scipy.stats import t as student
 from sklearn.isotonic import IsotonicRegression
-from torch import Tensor, nn
+from torch import nn
 
 from experiments.allreduce.model import (
     POWERSGD_RANK,
@@ -33,8 +33,10 @@ from experiments.allreduce.model import (
     Text,
     Workload,
     build,
-    learning_rate,
+    give,
+    gradient_of,
     optimizer_of,
+    set_rate,
 )
 from experiments.allreduce.schedule import at_least
 from experiments.allreduce.trainer import add_workload, workload_of
@@ -124,11 +126,8 @@ def train(
                 curve.loss.append(learner.model(tried).item())
         if step == begun + steps:
             break
-        gradients = []
-        for rank in range(RANKS):
-            loss = learner.model(text.batch(curve.seed, step, rank))
-            grads = torch.autograd.grad(loss, parameters)
-            gradients.append(torch.cat([grad.reshape(-1) for grad in grads]))
+        batches = (text.batch(curve.seed, step, rank) for rank in range(RANKS))
+        gradients = [gradient_of(learner.model(batch), parameters) for batch in batches]
         if codec is None:
             total = torch.stack(gradients).sum(0)
         else:
@@ -139,17 +138,10 @@ def train(
                 ]
             )
             total, memories = ended[0][0], [memory for _, memory in ended]
-        _give(parameters, total / RANKS)
-        for group in learner.optimizer.param_groups:
-            group["lr"] = learning_rate(workload, step)
+        give(parameters, total / RANKS)
+        set_rate(learner.optimizer, workload, step)
         learner.optimizer.step()
     return learner
-
-
-def _give(parameters: Sequence[nn.Parameter], flat: Tensor) -> None:
-    sizes = [parameter.numel() for parameter in parameters]
-    for parameter, part in zip(parameters, flat.split(sizes), strict=True):
-        parameter.grad = part.view(parameter.shape)
 
 
 @dataclass(frozen=True)

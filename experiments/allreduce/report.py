@@ -4,7 +4,6 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
@@ -99,7 +98,6 @@ def ideal_switcher(
 def draw_loss(trials: Sequence[Played], schedule: Schedule, path: Path) -> None:
     """Draw the loss over time of every arm, all seeds, on its phases."""
     figure = Figure(figsize=(10, 5), layout="constrained")
-    FigureCanvasAgg(figure)
     axes = figure.subplots()
     for number, phase in enumerate(schedule):
         axes.axvspan(phase.start_s, phase.end_s, color="0.5", alpha=0.06 + 0.1 * (number % 2), lw=0)
@@ -126,7 +124,6 @@ def draw_loss(trials: Sequence[Played], schedule: Schedule, path: Path) -> None:
 def draw_steps(table: Sequence[Phased], schedule: Schedule, path: Path) -> None:
     """Draw the median step of every arm in each phase."""
     figure = Figure(figsize=(10, 4), layout="constrained")
-    FigureCanvasAgg(figure)
     axes = figure.subplots()
     arms = list(dict.fromkeys(row.arm for row in table))
     width = 0.8 / len(arms)

@@ -11,8 +11,6 @@ is 1 if a requirement is not met, 2 if an arm did not run, 3 if no lab is possib
 import argparse
 import json
 import math
-import os
-import platform
 import shutil
 import signal
 import sys
@@ -21,7 +19,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import msgspec
-import torch
 from rich.console import Console
 
 from experiments.allreduce import judge, report, schedule, stored_arms
@@ -31,6 +28,7 @@ from experiments.allreduce.model import POWERSGD_RANK, TOPK_SHARE
 from experiments.allreduce.record import recorded
 from experiments.allreduce.schedule import Schedule
 from experiments.allreduce.trainer import add_workload, workload_of
+from experiments.bench.machine import with_torch
 from torchloom_core.demos.bandwidth.namespaces import Lab
 from torchloom_core.floor.errors import TraceError
 from torchloom_core.lab.activation.discovery import discover
@@ -172,12 +170,7 @@ def conclude(
     report.draw_loss(trials, bout.schedule, args.out / f"{bout.name}-loss.png")
     report.draw_steps(table, bout.schedule, args.out / f"{bout.name}-steps.png")
     results = {
-        "machine": {
-            "system": platform.system(),
-            "cores": os.cpu_count(),
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-        },
+        "machine": with_torch(),
         "asked": stored_arms.options_of(args),
         "schedule": [asdict(phase) for phase in bout.schedule],
         "quality": quality,

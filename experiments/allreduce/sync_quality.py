@@ -25,13 +25,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
-from experiments.allreduce.model import (
-    POWERSGD_RANK,
-    TOPK_SHARE,
-    Text,
-    Workload,
-    learning_rate,
-)
+from experiments.allreduce.model import POWERSGD_RANK, TOPK_SHARE, Text, Workload, set_rate
 from experiments.allreduce.quality import (
     EVERY,
     RANKS,
@@ -75,8 +69,7 @@ def train_apart(
                   [*learner.curve.loss])  # fmt: skip
     for step in range(begun, begun + steps):
         for rank, (model, optimizer) in enumerate(ranks):
-            for group in optimizer.param_groups:
-                group["lr"] = learning_rate(workload, step)
+            set_rate(optimizer, workload, step)
             optimizer.zero_grad()
             model(text.batch(curve.seed, step, rank)).backward()
             optimizer.step()

@@ -22,7 +22,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torchft import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo
 from torchft.checkpointing import HTTPTransport
 
-from experiments.allreduce.model import Text, Workload, build, learning_rate, optimizer_of
+from experiments.allreduce.model import Text, Workload, build, optimizer_of, set_rate
 from torchloom_threadlet.compression import MODES, CompressedProcessGroup, Figures
 from torchloom_threadlet.torchft import attach
 
@@ -108,15 +108,13 @@ class Rank:
         parallel = DistributedDataParallel(self._manager, self._model)
         self._loom.manage(self._manager, optimizer)
         begun = None
-        marks = iter(range(1 << 30))
-        mark = next(marks)
+        mark = 0
         while not self._is_last():
             before = time.monotonic()
             step = self._manager.current_step()
             waited_ns = self._loom._worker.phases.waited_ns
             mode = self._group.mode
-            for group in self._inner.param_groups:
-                group["lr"] = learning_rate(self._workload, step)
+            set_rate(self._inner, self._workload, step)
             optimizer.zero_grad()
             loss = parallel(self._text.batch(self._options.seed, step, self._options.rank))
             loss.backward()
@@ -153,7 +151,7 @@ class Rank:
                     state = self._model.state_dict()
                     stored = {name: value.clone() for name, value in state.items()}
                     self._stored.append((made, now - begun, stored))
-                mark = next(marks)
+                mark += 1
             if self._options.rank == 0 and now - begun >= self._options.seconds:
                 self._say_last(made)
         self._try()

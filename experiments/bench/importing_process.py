@@ -1,6 +1,6 @@
 """Import a table as ``torchloom trace import csv`` does, and print time and memory.
 
-It imports nothing else of the benchmarks, which would count for its memory.
+It imports nothing of the benchmarks that would count for its memory.
 """
 
 import contextlib

@@ -14,7 +14,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from joblib import Parallel, delayed
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
@@ -87,7 +86,6 @@ def compare(curves: dict[str, list[Curve]]) -> list[Row]:
 
 def draw(curves: dict[str, list[Curve]], path: Path) -> None:
     figure = Figure(figsize=(10, 4), layout="constrained")
-    FigureCanvasAgg(figure)
     by_step, by_bytes = figure.subplots(1, 2, sharey=True)
     for mode, ours in curves.items():
         losses = list(zip(*(curve.loss for curve in ours), strict=True))

@@ -108,11 +108,9 @@ def write(outcome: Outcome, folder: Path) -> None:
 
 
 def _draw(outcome: Outcome, path: Path) -> None:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     plot = Figure(figsize=(10, 3.8), layout="constrained")
-    FigureCanvasAgg(plot)
     curves, bars = plot.subplots(1, 2)
     colours = ("#1f6f8b", "#b5482e", "#8a9a5b", "#7a5c8e", "#c9a227", "#999999")
     places = range(len(outcome.scores))

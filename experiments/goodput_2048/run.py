@@ -208,9 +208,6 @@ def points(gain: Facts) -> str:
 
 def draw(found: Facts, path: Path) -> None:
     """Draw what every arm gains; hollow: if more groups than planned are worth nothing."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 6), layout="constrained")

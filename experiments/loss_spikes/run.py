@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 from joblib import Parallel, delayed
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
@@ -104,7 +103,6 @@ def rises_of_noise(kind: str) -> int:
 
 def draw(trials: list[dict[tuple[str, str], Ran]], optimizers: list[str], path: Path) -> None:
     figure = Figure(figsize=(11, 5), layout="constrained")
-    FigureCanvasAgg(figure)
     axes = figure.subplots(len(OPTIMIZERS), len(FAULTS), sharex=True, squeeze=False)
     for row, optimizer in enumerate(OPTIMIZERS):
         ours = [t for t, name in zip(trials, optimizers, strict=True) if name == optimizer]

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from experiments.allreduce.model import passages
 from experiments.compression.training import corpus
 from torchloom_core.config.loading import parse
 from torchloom_core.floor.clock import SECOND_NS
@@ -178,7 +179,7 @@ class Training:
         self.fault, self.seed, self.at = NO_FAULT, seed, -1
         self.time = self.step = self.position = self.saved_at = 0
         self.ran = Ran()
-        self.held_out = _windows(held_out, 2048, _random(0))
+        self.held_out = passages(held_out, CONTEXT, 2048, _random(0))
         self.seen: list[tuple[int, dict[str, float]]] = []
         self.weaver: Weaver | None = None
         self.checkpoint: dict[str, Any] = {}
@@ -250,7 +251,7 @@ class Training:
         )
 
     def _train(self) -> float:
-        batch = _windows(self.text, BATCH, _random(self.seed << 32 | self.position))
+        batch = passages(self.text, CONTEXT, BATCH, _random(self.seed << 32 | self.position))
         lasts = {"bad batch": 1, "bad stretch": BAD_BATCHES}.get(self.fault, 0)
         if self.at <= self.position < self.at + lasts:
             batch = torch.randint(self.characters, batch.shape, generator=_random(self.position))
@@ -277,11 +278,6 @@ class Training:
 
 def _random(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
-
-
-def _windows(text: Tensor, size: int, generator: torch.Generator) -> Tensor:
-    starts = torch.randint(len(text) - CONTEXT - 1, (size, 1), generator=generator)
-    return text[starts + torch.arange(CONTEXT + 1)]
 
 
 def trial(

@@ -16,7 +16,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from rich.console import Console
 from rich.progress import Progress
@@ -196,7 +195,6 @@ def show(results: Sequence[Mapping[str, object]], console: Console) -> bool:
 def draw_coverage(results: Sequence[Mapping[str, object]], path: Path) -> None:
     """Draw the coverage of the intervals, with its own interval."""
     figure = Figure(figsize=(8, 3.5), layout="constrained")
-    FigureCanvasAgg(figure)
     axes = figure.subplots()
     axes.axhspan(LEAST, MOST, color="0.9", label=f"{LEAST:g} to {MOST:g}")
     axes.axhline(0.95, color="0.5", linewidth=0.8)

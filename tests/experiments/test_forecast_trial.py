@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 
 from experiments.forecast_trial.trial import DAY_NS, DAY_S, Candidate, Fold, Trial, run
+from tests.evaluate.traces import event, writing
 from torchloom_core.lab.evaluate.forecasts.labels import Task
-from torchloom_core.lab.trace import Bundle, BundleWriter, Component, Event
+from torchloom_core.lab.trace import Bundle, Component
 from torchloom_core.plugin import Hazard
 from torchloom_predictors.fault_history import FaultHistoryPredictor
 
-NODES, DAYS, CUT_D, START_NS = 40, 80, 48, 1_700_000_000 * 10**9
+NODES, DAYS, CUT_D = 40, 80, 48
 
 
 class Upside:
@@ -56,31 +57,13 @@ def trace(path, late_seed=0):
     """Write a fleet of which few nodes fail often; what comes after the cut has its own seed."""
     early, late = np.random.default_rng(1), np.random.default_rng([2, late_seed])
     rates = np.where(np.arange(NODES) < 5, 0.15, 0.004)
-    with BundleWriter(
-        path,
-        name="made-up",
-        start_ns=START_NS,
-        end_ns=START_NS + DAYS * DAY_NS,
-        source="synthetic",
-        licence="none",
-        synthetic=True,
-    ) as bundle:
+    with writing(path, 0, DAYS * DAY_NS) as bundle:
         for node in range(NODES):
             bundle.add(Component(id=f"n{node:02}", kind="node"))
         for day in range(DAYS):
             random = early if day < CUT_D else late
             for node in np.flatnonzero(random.random(NODES) < rates):
-                ts_ns = START_NS + day * DAY_NS + DAY_NS // 2
-                bundle.add(
-                    Event(
-                        id=f"{day}-{node}",
-                        t_event=ts_ns,
-                        t_avail=ts_ns,
-                        component=f"n{node:02}",
-                        kind="fault",
-                        t_resolved=ts_ns + 3600 * 10**9,
-                    )
-                )
+                bundle.add(event(f"n{node:02}", 24 * day + 12, 24 * day + 13))
     return Bundle.open(path)
 
 

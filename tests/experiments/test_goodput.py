@@ -1,30 +1,17 @@
-import importlib.util
 import json
 from pathlib import Path
 
 import msgspec
-import pytest
 
+from experiments.goodput_2048 import run
 from torchloom_core.config.loading import load
 from torchloom_core.lab.activation.activation import activate
 from torchloom_core.lab.activation.discovery import installed
 from torchloom_core.lab.evaluate.goodput.job import STALLS, paid_nodes
 from torchloom_core.lab.trace.importers.infinitehbd import NODES
 
-HERE = Path(__file__).parents[2] / "experiments" / "goodput_2048"
-
-
-@pytest.fixture(scope="module")
-def run():
-    spec = importlib.util.spec_from_file_location("goodput_2048_run", HERE / "run.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="module")
-def results():
-    return json.loads((HERE / "results.json").read_text(encoding="utf-8"))
+HERE = Path(run.__file__).parent
+RESULTS = json.loads((HERE / "results.json").read_text(encoding="utf-8"))
 
 
 def test_the_two_scenarios_differ_in_how_the_job_recovers_and_in_nothing_else():
@@ -48,7 +35,7 @@ def test_the_job_has_2048_gpus_and_fits_on_the_traces_nodes():
     assert paid_nodes(evaluate) <= NODES
 
 
-def test_every_predictor_takes_the_options_that_it_is_fitted_with(run):
+def test_every_predictor_takes_the_options_that_it_is_fitted_with():
     from torchloom_core.cli.fit_command import _configured, _given
 
     for name, given in run.PREDICTORS.items():
@@ -58,19 +45,19 @@ def test_every_predictor_takes_the_options_that_it_is_fitted_with(run):
         assert not activate(config, installed(), "restart.toml").failed
 
 
-def test_at_least_20_seeds_are_paired_and_all_are_later_than_the_training(run, results):
-    assert set(results) == {*run.SCENARIOS, "spares"}
-    for found in results.values():
+def test_at_least_20_seeds_are_paired_and_all_are_later_than_the_training():
+    assert set(RESULTS) == {*run.SCENARIOS, "spares"}
+    for found in RESULTS.values():
         assert len(found["seeds"]) >= 20
         assert any("Runs begin no earlier than day 157" in text for text in found["assumptions"])
     for scenario in run.SCENARIOS:
-        found = results[scenario]
+        found = RESULTS[scenario]
         lengths = {len(goodput) for goodput in found["goodput_by_seed"].values()}
         assert lengths == {len(found["seeds"])}
 
 
-def test_the_readme_shows_the_tables_of_the_results(run, results):
+def test_the_readme_shows_the_tables_of_the_results():
     readme = (HERE / "README.md").read_text(encoding="utf-8")
     for scenario in run.SCENARIOS:
-        assert "\n".join(run.table(scenario, results[scenario])).strip() in readme
-    assert "\n".join(run.spares_table(results["spares"]["sweep"])).strip() in readme
+        assert "\n".join(run.table(scenario, RESULTS[scenario])).strip() in readme
+    assert "\n".join(run.spares_table(RESULTS["spares"]["sweep"])).strip() in readme

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments.compression import training as compression
+from experiments.allreduce import model
+from experiments.compression.training import corpus
 from experiments.loss_spikes import training
 from experiments.loss_spikes.run import behind
 from experiments.loss_spikes.training import FAULTS, NO_FAULT, Training, trial
@@ -19,10 +20,10 @@ def short(monkeypatch):
         monkeypatch.setattr(training, name, value)
     # What comes with Python is another text in another version, and other steps come of it.
     text = (ROOT / "LICENSE").read_text(encoding="utf-8")
-    monkeypatch.setattr(compression, "topics", {"": text})
-    compression.corpus.cache_clear()
+    monkeypatch.setattr(model, "topics", {"": text})
+    corpus.cache_clear()
     yield
-    compression.corpus.cache_clear()
+    corpus.cache_clear()
 
 
 def test_a_bit_flip_ruins_a_run_and_the_guard_takes_it_back():
