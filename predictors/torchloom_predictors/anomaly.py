@@ -206,11 +206,7 @@ class AnomalyPredictor:
             raise ModelError(
                 f"{_CARD}: need method {self._options.method} of the options, was {learned.method}"
             )
-        if learned.features != self._features.names:
-            raise ModelError(
-                f"{_CARD}: need the {len(self._features.names)} features of the options, was "
-                f"{len(learned.features)} of other options"
-            )
+        self._features.refuse_others(learned.features, _CARD)
         columns = len(learned.features)
         shapes = dict.fromkeys(("middle", "spread", "mean"), (columns,))
         arrays = arrays_part(parts, _ARRAYS, {**shapes, "components": (None, columns)})

@@ -22,7 +22,6 @@ from torchloom_core.plugin import (
     FleetView,
     Floats,
     Hazard,
-    ModelError,
     NotNegative,
     Positive,
     Registry,
@@ -216,11 +215,7 @@ class SurvivalPredictor:
     def restore(self, parts: Mapping[str, bytes]) -> None:
         """Restore the parts; ModelError if one is damaged, or has other features."""
         learned = json_part(parts, _CARD, Learned)
-        if learned.features != self._features.names:
-            raise ModelError(
-                f"{_CARD}: need the {len(self._features.names)} features of the options, was "
-                f"{len(learned.features)} of other options"
-            )
+        self._features.refuse_others(learned.features, _CARD)
         # The time since the last fault is in bins.
         columns = len(learned.features) - 1 - len(self._options.half_lives_s) + _SINCE_BINS
         self._regression = Regression.restore(parts, _MODEL, columns)

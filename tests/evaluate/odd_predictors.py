@@ -16,10 +16,7 @@ class _Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     pass
 
 
-class Mute:
-    """Gives no forecast."""
-
-    name = "mute"
+class _Odd:
     horizon_s = 21_600.0
     every_s = 3600.0
     needs = ()
@@ -28,22 +25,22 @@ class Mute:
     def __init__(self, options: _Options) -> None:
         pass
 
+
+class Mute(_Odd):
+    """Gives no forecast."""
+
+    name = "mute"
+
     def forecast(self, view):
         return Hazard(probability=np.full(len(view), np.nan))
 
 
-class Remembering:
+class Remembering(_Odd):
     """Forecasts from all failures that the process has ever seen."""
 
     name = "remembering"
-    horizon_s = 21_600.0
-    every_s = 3600.0
     needs = (NeedFaults(7200.0),)
-    Options = _Options
     seen: ClassVar[set[tuple[str, str]]] = set()
-
-    def __init__(self, options: _Options) -> None:
-        pass
 
     def forecast(self, view):
         self.seen.update((fault.node, fault.id) for fault in view.faults)
@@ -51,17 +48,10 @@ class Remembering:
         return Hazard(probability=np.array(counts, dtype=float) / (1 + max(counts, default=0)))
 
 
-class Wandering:
+class Wandering(_Odd):
     """Changes the working folder, and prints; gives a constant forecast."""
 
     name = "wandering"
-    horizon_s = 21_600.0
-    every_s = 3600.0
-    needs = ()
-    Options = _Options
-
-    def __init__(self, options: _Options) -> None:
-        pass
 
     def forecast(self, view):
         os.chdir("/")
@@ -69,31 +59,20 @@ class Wandering:
         return Hazard(probability=np.full(len(view), 0.5))
 
 
-class Closing:
+class Closing(_Odd):
     """Closes what it prints to, and breaks."""
 
     name = "closing"
-    horizon_s = 21_600.0
-    every_s = 3600.0
-    needs = ()
-    Options = _Options
-
-    def __init__(self, options: _Options) -> None:
-        pass
 
     def forecast(self, view):
         sys.stdout.close()
         raise RuntimeError("nothing left to say")
 
 
-class Foreknowing:
+class Foreknowing(_Odd):
     """Reads the trace's failures from its folder, and announces each."""
 
     name = "foreknowing"
-    horizon_s = 21_600.0
-    every_s = 3600.0
-    needs = ()
-    Options = _Options
 
     def __init__(self, options: _Options) -> None:
         self._events = Bundle.open(Path("small.tltrace")).events()

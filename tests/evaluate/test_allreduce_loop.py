@@ -111,7 +111,6 @@ def steady(path, mbit_per_s=1000.0, span_s=60.0):
 
 SET_INT8 = ChangeKnobs(values={"compression": "int8"})
 NONE_S = 0.2 + 12e6 / (1000 * MBIT)
-INT8_S = 0.2 + 0.1 + 0.254 * 12e6 / (1000 * MBIT)
 
 
 # --- what they report ---

@@ -53,14 +53,13 @@ def study(bundle, job=JOB, seeds=1, folder=None, **workforce):
     return run_study(
         setting,
         [],
-        Runner(
-            folder or bundle.path.parent / "runs",
-            AllreduceRunResult,
-            Workforce(**workforce),
-            lambda done, total: None,
-        ),
+        quiet_runner(folder or bundle.path.parent / "runs", **workforce),
         seeds=seeds,
     )
+
+
+def quiet_runner(folder, **workforce):
+    return Runner(folder, AllreduceRunResult, Workforce(**workforce), lambda done, total: None)
 
 
 def by_name(simulation):

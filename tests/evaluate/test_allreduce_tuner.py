@@ -6,18 +6,16 @@ import msgspec
 import numpy as np
 import pytest
 
+from tests.evaluate.test_allreduce_study import quiet_runner
 from torchloom_core.config.schema import ActionRule, Allreduce, AllreduceMode, Arbiter, Config
 from torchloom_core.lab.activation.activation import activate
 from torchloom_core.lab.activation.discovery import installed
 from torchloom_core.lab.evaluate.allreduce.run import Setting, kernel_config, workload_of
 from torchloom_core.lab.evaluate.allreduce.simulated_trainers import SimulatedTrainers
 from torchloom_core.lab.evaluate.allreduce.study import run_study
-from torchloom_core.lab.evaluate.allreduce_results import AllreduceRunResult
 from torchloom_core.lab.evaluate.arm import Arm
 from torchloom_core.lab.evaluate.closed_loop import ClosedLoop
 from torchloom_core.lab.evaluate.goodput.episode import rng
-from torchloom_core.lab.evaluate.parallel import Workforce
-from torchloom_core.lab.evaluate.run_cache import Runner
 from torchloom_core.lab.simulate.allreduce_run import AllreduceRun
 from torchloom_core.lab.trace.bundle.bundle import Bundle
 from torchloom_core.lab.trace.synthetic.trace import BandwidthParameters, synthesize_bandwidth
@@ -60,12 +58,7 @@ def play(bundle, job=JOB, seeds=2):
     return run_study(
         setting,
         [TUNER],
-        Runner(
-            bundle.path.parent / "runs",
-            AllreduceRunResult,
-            Workforce(),
-            lambda done, total: None,
-        ),
+        quiet_runner(bundle.path.parent / "runs"),
         seeds=seeds,
     )
 

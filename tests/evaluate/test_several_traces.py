@@ -7,8 +7,7 @@ import shutil
 import pytest
 
 from tests.evaluate.episodes import DAY_NS, START_NS, TORCHLOOM_TOML, event, some_events, write
-from torchloom_core.cli.app import app
-from torchloom_core.floor.errors import TorchloomError
+from tests.evaluate.test_evaluate_command import evaluate, problem
 from torchloom_core.lab.trace.bundle.schema import Component
 from torchloom_core.lab.trace.bundle.writer import BundleWriter
 
@@ -24,19 +23,6 @@ def folder(tmp_path, monkeypatch):
         write(tmp_path / f"{name}.tltrace", some_events(seed=number, count=30 + 10 * number))
     (tmp_path / "torchloom.toml").write_text(TORCHLOOM_TOML)
     return tmp_path
-
-
-def evaluate(*words):
-    return app(
-        ["evaluate", *words], exit_on_error=False, print_error=False, result_action="return_value"
-    )
-
-
-def problem(*words):
-    with pytest.raises(TorchloomError) as error:
-        evaluate(*words)
-    assert "\n" not in str(error.value)
-    return str(error.value)
 
 
 def reported(folder, name):

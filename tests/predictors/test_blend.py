@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from tests.predictors.warming_fleet import HORIZON, one_hot, warming
+from tests.predictors.warming_fleet import learned, one_hot
 from torchloom_core.plugin import ModelError
 from torchloom_core.testing import LearnerContract
 from torchloom_predictors.blend import BlendPredictor
@@ -18,14 +18,6 @@ from torchloom_predictors.logistic import LogisticPredictor
 class TestContract(LearnerContract):
     predictor_class = BlendPredictor
     options: ClassVar = {"metrics": ["temp"], "spans_s": [5.0], "members": ["logistic", "boosting"]}
-
-
-def learned(cls, **options):
-    wanted = {"metrics": ("temp", "noise"), "spans_s": (5.0,), "half_lives_s": ()}
-    rest = {"horizon_s": float(HORIZON), "every_s": 1.0}
-    predictor = cls(cls.Options(**{**wanted, **rest, **options}))
-    predictor.fit(warming())
-    return predictor
 
 
 def log_odds(predictor):

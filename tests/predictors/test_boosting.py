@@ -5,10 +5,10 @@ from typing import ClassVar
 import numpy as np
 import pytest
 from sklearn.ensemble import HistGradientBoostingClassifier
-from sklearn.metrics import average_precision_score
 from threadpoolctl import threadpool_info
 
-from tests.predictors.warming_fleet import HORIZON, WORKERS, one_hot, warming
+from tests.predictors import warming_fleet
+from tests.predictors.warming_fleet import WORKERS, comes_true, one_hot, warming
 from torchloom_core.lab.learning import Rows, estimator_bytes
 from torchloom_core.plugin import Example, ModelError, PluginError
 from torchloom_core.testing import LearnerContract, view_of
@@ -27,9 +27,7 @@ class TestContractWithLightGBM(TestContract):
 
 
 def predictor(**options):
-    wanted = {"metrics": ("temp", "noise"), "spans_s": (5.0,), "half_lives_s": ()}
-    rest = {"horizon_s": float(HORIZON), "every_s": 1.0, "learning_rate": 0.2}
-    return BoostingPredictor(BoostingPredictor.Options(**{**wanted, **rest, **options}))
+    return warming_fleet.predictor(BoostingPredictor, **{"learning_rate": 0.2, **options})
 
 
 @pytest.fixture(scope="module", params=["scikit-learn", "lightgbm"])
@@ -51,11 +49,7 @@ def rows_of(features, failed):
 
 
 def test_it_finds_what_warns_and_its_probabilities_come_true(fitted):
-    later = warming(seed=1)
-    predicted = np.concatenate([fitted.forecast(e.view).probability for e in later])
-    true = np.concatenate([e.outcome for e in later])
-    assert average_precision_score(true, predicted) > 10 * true.mean()
-    assert predicted.mean() == pytest.approx(true.mean(), rel=0.3)
+    comes_true(fitted, better=10)
 
 
 def test_the_reason_is_the_feature_without_which_it_would_be_judged_better(fitted):

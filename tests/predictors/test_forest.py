@@ -3,7 +3,8 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from tests.predictors.warming_fleet import HORIZON, warming
+from tests.predictors import warming_fleet
+from tests.predictors.warming_fleet import warming
 from torchloom_core.lab.learning import estimator_bytes
 from torchloom_core.plugin import Example, ModelError
 from torchloom_core.testing import LearnerContract, view_of
@@ -18,9 +19,7 @@ class TestContract(LearnerContract):
 
 
 def predictor(**options):
-    wanted = {"metrics": ("temp", "noise"), "spans_s": (5.0,), "half_lives_s": (), "trees": 50}
-    rest = {"horizon_s": float(HORIZON), "every_s": 1.0}
-    return ForestPredictor(ForestPredictor.Options(**{**wanted, **rest, **options}))
+    return warming_fleet.predictor(ForestPredictor, **{"trees": 50, **options})
 
 
 @pytest.fixture(scope="module")

@@ -3,9 +3,8 @@ from typing import ClassVar
 import msgspec
 import numpy as np
 import pytest
-from sklearn.metrics import average_precision_score
 
-from tests.predictors.warming_fleet import HORIZON, one_hot, warming
+from tests.predictors.warming_fleet import comes_true, learned, one_hot
 from torchloom_core.lab.learning import Rows
 from torchloom_core.plugin import Example, ModelError
 from torchloom_core.testing import LearnerContract, view_of
@@ -29,23 +28,10 @@ class TestOneRule(LearnerContract):
     options: ClassVar = {"metrics": ["temp"], "spans_s": [5.0, 20.0]}
 
 
-def learned(cls, **options):
-    wanted = {"metrics": ("temp", "noise"), "spans_s": (5.0,), "half_lives_s": ()}
-    rest = {"horizon_s": float(HORIZON), "every_s": 1.0}
-    predictor = cls(cls.Options(**{**wanted, **rest, **options}))
-    predictor.fit(warming())
-    return predictor
-
-
 @pytest.mark.slow
 @ALL
 def test_it_finds_what_warns_and_its_probabilities_come_true(cls):
-    predictor = learned(cls)
-    later = warming(seed=1)
-    predicted = np.concatenate([predictor.forecast(e.view).probability for e in later])
-    true = np.concatenate([e.outcome for e in later])
-    assert average_precision_score(true, predicted) > 8 * true.mean()
-    assert predicted.mean() == pytest.approx(true.mean(), rel=0.3)
+    comes_true(learned(cls), better=8)
 
 
 @ALL

@@ -1,11 +1,25 @@
 """A fleet of which now and then one worker fails, as examples to learn from."""
 
 import numpy as np
+import pytest
+from sklearn.metrics import average_precision_score
 
 from torchloom_core.plugin import Example
 from torchloom_core.testing import view_of
 
 TICKS, WORKERS, HORIZON = 160, 40, 10
+
+
+def predictor(cls, **options):
+    wanted = {"metrics": ("temp", "noise"), "spans_s": (5.0,), "half_lives_s": ()}
+    rest = {"horizon_s": float(HORIZON), "every_s": 1.0}
+    return cls(cls.Options(**{**wanted, **rest, **options}))
+
+
+def learned(cls, **options):
+    found = predictor(cls, **options)
+    found.fit(warming())
+    return found
 
 
 def warming(seed=0, warns=True):
@@ -23,6 +37,14 @@ def warming(seed=0, warns=True):
         outcome = fails[:, tick + 1 : tick + HORIZON + 1].any(axis=1).astype(float)
         found.append(Example(view=view_of(metrics, now_s=1e6 + tick), outcome=outcome))
     return found
+
+
+def comes_true(predictor, better):
+    later = warming(seed=1)
+    predicted = np.concatenate([predictor.forecast(e.view).probability for e in later])
+    true = np.concatenate([e.outcome for e in later])
+    assert average_precision_score(true, predicted) > better * true.mean()
+    assert predicted.mean() == pytest.approx(true.mean(), rel=0.3)
 
 
 def one_hot():

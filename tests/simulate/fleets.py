@@ -20,7 +20,16 @@ __all__ = [
     "names",
     "plain_job",
     "states",
+    "stepping",
 ]
+
+
+NEVER = Tier(save_s=7.0, restart_s=15.0, interval_s=float("inf"))
+
+
+def stepping(groups=2, durable=NEVER, **changes):
+    """Return a job with recovery per step, with a step of 10 s."""
+    return plain_job(groups=groups, recovery="per_step", step_s=10.0, durable=durable, **changes)
 
 
 def job_fault(ts_s, name=""):

@@ -19,13 +19,8 @@ from tests.simulate.fleets import (
     lost_node,
     plain_job,
     states,
+    stepping,
 )
-
-NEVER = Tier(save_s=7.0, restart_s=15.0, interval_s=float("inf"))
-
-
-def stepping(groups=2, **changes):
-    return plain_job(groups=groups, recovery="per_step", step_s=10.0, durable=NEVER, **changes)
 
 
 def test_an_admitted_standby_takes_part_from_the_step_after_it_has_rejoined():

@@ -9,15 +9,9 @@ from tests.simulate.fleets import (
     job_fault,
     kinds,
     lost_node,
-    plain_job,
     states,
+    stepping,
 )
-
-NEVER = Tier(save_s=7.0, restart_s=15.0, interval_s=float("inf"))
-
-
-def stepping(groups=4, durable=NEVER, **changes):
-    return plain_job(groups=groups, recovery="per_step", step_s=10.0, durable=durable, **changes)
 
 
 def struck_rank(model):
@@ -25,7 +19,7 @@ def struck_rank(model):
 
 
 def test_a_step_in_which_a_group_fails_is_not_committed():
-    model = fleet(stepping(rejoin_s=12.0), [job_fault(24)], 100)
+    model = fleet(stepping(groups=4, rejoin_s=12.0), [job_fault(24)], 100)
     model.advance(25 * S)
     assert model.step == 2
     lost = struck_rank(model)
@@ -45,7 +39,7 @@ def test_a_step_in_which_a_group_fails_is_not_committed():
 
 def test_two_failures_in_one_step_lose_it_once():
     hits = [lost_node(21, "n0", repair_s=0), lost_node(25, "n1", repair_s=0)]
-    result = fleet(stepping(rejoin_s=2.0), hits, 100).finish()
+    result = fleet(stepping(groups=4, rejoin_s=2.0), hits, 100).finish()
     assert (result.steps_committed, result.failures) == (9, 2)
 
 
@@ -91,9 +85,9 @@ def test_a_drain_without_a_standby_leaves_the_others_going_on():
 
 def test_checkpoints_are_saved_after_whole_steps_and_only_with_an_interval():
     saving = Tier(save_s=7.0, restart_s=15.0, interval_s=25.0)
-    result = fleet(stepping(durable=saving), [], 37 * 3).finish()
+    result = fleet(stepping(groups=4, durable=saving), [], 37 * 3).finish()
     assert (result.saves, result.steps_committed) == (3, 9)
-    assert fleet(stepping(), [], 1000).finish().saves == 0
+    assert fleet(stepping(groups=4), [], 1000).finish().saves == 0
 
 
 def test_when_the_last_group_is_lost_all_go_back_to_the_durable_checkpoint():
@@ -113,7 +107,7 @@ def test_when_the_last_group_is_lost_all_go_back_to_the_durable_checkpoint():
 
 
 def test_a_checkpoint_on_demand_stops_all_and_spoils_no_step():
-    model = fleet(stepping(proactive_save_s=6.0), [], 106)
+    model = fleet(stepping(groups=4, proactive_save_s=6.0), [], 106)
     model.advance(33 * S)
     assert model.save_checkpoint() == ""
     assert model.save_checkpoint() == "the run cannot save: it is in phase save"
@@ -122,7 +116,7 @@ def test_a_checkpoint_on_demand_stops_all_and_spoils_no_step():
 
 
 def test_a_pause_in_a_step_is_taken_up_where_it_was():
-    model = fleet(stepping(), [], 150)
+    model = fleet(stepping(groups=4), [], 150)
     model.advance(33 * S)
     model.pause()
     assert set(states(model).values()) == {"paused"}
@@ -135,7 +129,7 @@ def test_a_pause_in_a_step_is_taken_up_where_it_was():
 
 def test_a_shorter_interval_saves_at_the_next_step():
     saving = Tier(save_s=7.0, restart_s=15.0, interval_s=1000.0)
-    model = fleet(stepping(durable=saving), [], 200)
+    model = fleet(stepping(groups=4, durable=saving), [], 200)
     model.advance(55 * S)
     assert model.set_checkpoint_interval(20.0) == ""
     assert kinds(model.advance(70 * S), "committed") == [(67, "committed", "")]

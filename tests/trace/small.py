@@ -128,3 +128,11 @@ def plain(feed: Feed, until_ns: int) -> list[tuple[int, str]]:
 
 def ticks(feed: Feed) -> list[int]:
     return [ts_ns for ts_ns, message in feed if isinstance(message, Tick)]
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    return {
+        str(file.relative_to(path)): file.read_bytes()
+        for file in sorted(path.rglob("*"))
+        if file.is_file()
+    }

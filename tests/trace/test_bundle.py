@@ -235,22 +235,14 @@ def test_what_is_no_bundle_is_one_line(tmp_path):
         ({"schema": "new"}, r"manifest\.json: need schema 1, was 'new'"),
         ({"start_ns": "today"}, r"manifest\.json: start_ns: need a whole number .*, was 'today'$"),
         ({"exposure": {"node": 1}}, r"manifest\.json: exposure\.node: need a table, was 1$"),
+        ({"start_ns": -(2**63)}, r"manifest\.json: need a span in the years 1824 to 2115, was "),
+        ({"end_ns": 2**63 - 1}, r"manifest\.json: need a span in the years 1824 to 2115, was "),
     ],
 )
-def test_a_manifest_of_another_schema_is_refused(tmp_path, change, message):
+def test_a_manifest_of_another_schema_or_far_span_is_refused(tmp_path, change, message):
     path = bundle(tmp_path / "b", [fault(1)]).path / MANIFEST
     path.write_bytes(msgspec.json.encode({**msgspec.json.decode(path.read_bytes()), **change}))
     with pytest.raises(TraceError, match=message):
-        Bundle.open(path.parent)
-
-
-@pytest.mark.parametrize("change", [{"start_ns": -(2**63)}, {"end_ns": 2**63 - 1}])
-def test_a_span_beyond_64_bit_differences_is_refused(tmp_path, change):
-    path = bundle(tmp_path / "b", [fault(1)]).path / MANIFEST
-    path.write_bytes(msgspec.json.encode({**msgspec.json.decode(path.read_bytes()), **change}))
-    with pytest.raises(
-        TraceError, match=r"manifest\.json: need a span in the years 1824 to 2115, was "
-    ):
         Bundle.open(path.parent)
 
 

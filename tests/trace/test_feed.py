@@ -77,9 +77,7 @@ def test_a_fatal_fault_ends_an_incarnation_and_the_next_begins_when_it_is_resolv
     assert (reported_fault.ts_ns, reported_fault.kind) == (at(5), "xid")
 
 
-def test_a_hidden_event_causes_no_fault_and_an_expected_exit(
-    tmp_path,
-):
+def test_a_hidden_event_causes_no_fault_and_an_expected_exit(tmp_path):
     rows = [*NODES, fault(5, avail_s=12, resolved_s=33), fault(8, kind="note", fatal=False)]
     trace = bundle(tmp_path / "t.tltrace", rows)
     feed = feed_of(trace, tick_s=10, shows=lambda event: event.kind == "note")
@@ -90,26 +88,25 @@ def test_a_hidden_event_causes_no_fault_and_an_expected_exit(
     ]
 
 
-def test_a_fault_that_is_not_fatal_is_a_message_and_ends_nothing(tmp_path):
-    rows = [*NODES, fault(5, fatal=False)]
-    assert lines_of(feed_of(bundle(tmp_path / "t.tltrace", rows), tick_s=10))[2:] == [
-        (5, "fault", "a", "a@5")
+OVERLAPPING = (fault(5, resolved_s=30), fault(10, resolved_s=20), fault(25, resolved_s=50))
+
+
+@pytest.mark.parametrize(
+    ("faults", "lines"),
+    [
+        ([fault(5, fatal=False)], []),
+        ([fault(5, follows="job")], [(5, "fails", "a", 1), (5, "hello", "a", 2)]),
+        (OVERLAPPING, [(5, "fails", "a", 1), (50, "hello", "a", 2)]),
+        ([fault(57)], [(57, "fails", "a", 1)]),
+    ],
+    ids=["not fatal", "of the job", "overlapping", "after the last tick"],
+)
+def test_a_fault_takes_a_node_away_from_its_end_of_service_to_its_return(tmp_path, faults, lines):
+    found = lines_of(feed_of(bundle(tmp_path / "t.tltrace", [*NODES, *faults]), tick_s=25))[2:]
+    assert [line for line in found if line[1] != "fault"] == lines
+    assert [line[0] for line in found if line[1] == "fault"] == [
+        (one.t_event - START_NS) / SECOND_NS for one in faults
     ]
-
-
-def test_a_fault_of_the_job_takes_no_node_away(tmp_path):
-    rows = [*NODES, fault(5, follows="job")]
-    assert lines_of(feed_of(bundle(tmp_path / "t.tltrace", rows), tick_s=10))[3:] == [
-        (5, "fails", "a", 1),
-        (5, "hello", "a", 2),
-    ]
-
-
-def test_faults_that_overlap_are_one_absence(tmp_path):
-    rows = [*NODES, fault(5, resolved_s=30), fault(10, resolved_s=20), fault(25, resolved_s=50)]
-    lines = [line for line in lines_of(feed_of(bundle(tmp_path / "t.tltrace", rows), tick_s=10))[2:]
-             if line[1] != "fault"]  # fmt: skip
-    assert lines == [(5, "fails", "a", 1), (50, "hello", "a", 2)]
 
 
 def test_a_fault_of_a_rack_is_one_of_every_node_in_it_and_of_a_gpu_one_of_its_node(tmp_path):
@@ -132,14 +129,6 @@ def test_earlier_faults_come_first_and_components_away_at_the_start_come_later(t
         (30, "fault", "a", "a@10"),
         (30, "hello", "b", 1),
         (45, "hello", "a", 1),
-    ]
-
-
-def test_messages_after_the_last_tick_come_at_the_end(tmp_path):
-    trace = bundle(tmp_path / "t.tltrace", [*NODES, fault(57)])
-    assert lines_of(feed_of(trace, tick_s=25))[2:] == [
-        (57, "fault", "a", "a@57"),
-        (57, "fails", "a", 1),
     ]
 
 
@@ -605,14 +594,6 @@ def test_faults_of_the_last_day_are_in_a_view_without_needs_as_in_the_weaver(tmp
     for needs in ((), [NeedFaults(30.0)]):
         first = next(look(trace, needs, start_ns=at(40)))
         assert [fault.ts_ns for fault in first.faults] == [at(2)]
-
-
-def test_a_view_of_a_later_start_is_that_of_the_whole_trace(tmp_path):
-    trace = bundle(tmp_path / "t.tltrace", NODES, TEMP)
-    needs = [Need("temp", window_s=10)]
-    late = {view.now_ns: view.window("temp", 10).copy() for view in look(trace, needs)}
-    for view in look(trace, needs, start_ns=at(30)):
-        np.testing.assert_array_equal(view.window("temp", 10), late[view.now_ns])
 
 
 def test_a_window_of_too_many_ticks_is_refused(tmp_path):

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.trace.small import NODES, START_NS, at, bundle, fault, table
+from tests.trace.small import NODES, START_NS, at, bundle, contents, fault, table
 from torchloom_core.floor.errors import TraceError
 from torchloom_core.lab.trace.bundle.bundle import Bundle
 from torchloom_core.lab.trace.bundle.schema import INPUTS, Component, Exposure
@@ -26,14 +26,6 @@ def writer(path: Path, *, end_s: float = 86_400, **changes: object) -> BundleWri
         end_ns=at(end_s),
         **{**about, **changes},  # type: ignore[arg-type]
     )
-
-
-def contents(path: Path) -> dict[str, bytes]:
-    return {
-        str(file.relative_to(path)): file.read_bytes()
-        for file in sorted(path.rglob("*"))
-        if file.is_file()
-    }
 
 
 def test_the_same_rows_give_the_same_bytes(tmp_path):
@@ -155,13 +147,6 @@ def test_without_a_topology_exposure_comes_from_what_is_named(tmp_path):
     assert Bundle.open(tmp_path / "b").manifest.exposure == exposure
 
 
-def test_exposure_that_is_given_is_taken(tmp_path):
-    given_exposure = {"node": Exposure(components=400, component_days=7.0)}
-    with writer(tmp_path / "b", exposure=given_exposure) as made:
-        made.add(fault(1))
-    assert Bundle.open(tmp_path / "b").manifest.exposure == given_exposure
-
-
 def test_kernel_inputs_are_written_as_they_are(tmp_path):
     with writer(tmp_path / "b") as made:
         made.add_input(b'{"seq":1}')
@@ -222,9 +207,11 @@ def test_later_tables_need_the_columns_of_the_first(tmp_path):
         write_telemetry(tmp_path / "b", other, rows)
 
 
-def test_long_telemetry_goes_to_several_files_and_row_groups(tmp_path):
+def test_long_telemetry_goes_to_several_files_and_row_groups(tmp_path, monkeypatch):
+    monkeypatch.setattr("torchloom_core.lab.trace.bundle.writer.GROUP_ROWS", 4)
+    monkeypatch.setattr("torchloom_core.lab.trace.bundle.writer.GROUPS_PER_FILE", 2)
     rows = table([(t_s, "ab"[t_s % 2], "x", float(t_s)) for t_s in range(23)])
-    made = TelemetryWriter(tmp_path / "telemetry", group_rows=4, groups_per_file=2)
+    made = TelemetryWriter(tmp_path / "telemetry")
     for start in range(0, 23, 5):
         made.append(rows.slice(start, 5))
     made.close()

@@ -85,10 +85,10 @@ def phases_of(log: StepLog, began: Sequence[float]) -> list[PhaseFigures]:
     return [_figures(_between(log, *edges)) for edges in itertools.pairwise(began)]
 
 
-def smooth_loss(rows: Sequence[Row], over: int = 15) -> list[float]:
-    """Return the moving average of the loss over the last ``over`` steps."""
+def smooth_loss(rows: Sequence[Row]) -> list[float]:
+    """Return the moving average of the loss over the last 15 steps."""
     losses = [row["loss"] for row in rows]
-    return [statistics.fmean(losses[max(0, i - over + 1) : i + 1]) for i in range(len(losses))]
+    return [statistics.fmean(losses[max(0, i - 14) : i + 1]) for i in range(len(losses))]
 
 
 def committed(log: StepLog, since: float, until: float) -> list[Row]:

@@ -42,9 +42,8 @@ _ORDER: dict[type, int] = {NodeFault: 0, Command: 1, Forecast: 2, PredictorFaile
 class World(Protocol):
     """A simulated run that the loop drives; time never goes back."""
 
-    @property
-    def end_ns(self) -> int:
-        """When the run ends, as far as is known now."""
+    end_ns: int
+    """When the run ends, as far as is known now."""
 
     def advance(self, ts_ns: int) -> Iterable[tuple[int, WorkerMessage]]:
         """Simulate until ``ts_ns``; return the workers' messages with their times."""

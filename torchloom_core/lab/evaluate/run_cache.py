@@ -57,8 +57,8 @@ class Runner(Generic[Run]):
     def _path(self, key: str) -> Path:
         return self._folder / f"{key}.json"
 
-    def play(self, study_tasks: Sequence[StudyTask[Run]]) -> dict[tuple[str, int], Run]:
-        """Return every run by arm and seed; StateError if an input was replaced meanwhile."""
+    def play(self, study_tasks: Sequence[StudyTask[Run]]) -> dict[str, list[Run]]:
+        """Return the runs of each arm in order; StateError if an input was replaced meanwhile."""
         key = {(study_task.arm.name, study_task.seed): study_task.key for study_task in study_tasks}
         found: dict[str, Run] = {}
         missing: dict[str, StudyTask[Run]] = {}
@@ -80,10 +80,10 @@ class Runner(Generic[Run]):
             self.save(name, run)
             found[name] = run
             self._done(1)
-        return {
-            (arm, seed): msgspec.structs.replace(found[name], arm=arm)
-            for (arm, seed), name in key.items()
-        }
+        runs: dict[str, list[Run]] = {}
+        for (arm, _), name in key.items():
+            runs.setdefault(arm, []).append(msgspec.structs.replace(found[name], arm=arm))
+        return runs
 
     def _done(self, runs: int) -> None:
         self._over += runs
@@ -93,12 +93,9 @@ class Runner(Generic[Run]):
 def key_of(parts: list[Any], predictors: Mapping[str, Mapping[str, Any]]) -> str:
     """Return the hash of a run's inputs, the models of its predictors, and the code."""
     models = [Path(table["model"]) for _, table in sorted(predictors.items()) if "model" in table]
-    everything = [*parts, [_folder_digest(model) for model in models], code_digest()]
+    digests = [_digest_of(p for p in sorted(m.rglob("*")) if p.is_file()) for m in models]
+    everything = [*parts, digests, code_digest()]
     return hashlib.sha256(msgspec.json.encode(everything, order="sorted")).hexdigest()[:32]
-
-
-def _folder_digest(folder: Path) -> str:
-    return _digest_of(path for path in sorted(folder.rglob("*")) if path.is_file())
 
 
 @lru_cache(maxsize=1)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchloom_core.floor.clock import SECOND_NS
-from torchloom_core.floor.errors import PluginError
+from torchloom_core.floor.errors import ModelError, PluginError
 from torchloom_core.interface.arrays import Floats
 from torchloom_core.interface.needs import Need, NeedFaults, NeedLabels, NeedPast, PredictorNeed
 from torchloom_core.interface.view import FleetView
@@ -116,6 +116,14 @@ class Features:
         numbers = (*(f"its {name}" for name in self.attributes), *chain.from_iterable(metrics))
         seasons = (text.format(in_words(s)) for s in self.seasons_s for text in _OF_SEASON)
         return (*seasons, *ages, *numbers, *self.history_names)
+
+    def refuse_others(self, names: tuple[str, ...], part: str) -> None:
+        """Raise ModelError if the model with this part was fitted with other features."""
+        if names != self.names:
+            raise ModelError(
+                f"{part}: need the {len(self.names)} features of the options, was {len(names)} of "
+                f"other options"
+            )
 
     def recurred(self, length_s: float) -> NDArray[np.bool_]:
         """Return ``(features,)``: whether its season, if any, came four times in ``length_s``."""

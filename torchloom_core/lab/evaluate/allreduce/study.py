@@ -42,14 +42,13 @@ def run_study(
     arms = [*_built_in(setting.job), *candidates]
     goal, links = goal_of(setting), setting.links
     runner.total = len(arms) * seeds
-    played = runner.play(
+    runs = runner.play(
         [
             StudyTask(setting=setting, goal=goal, arm=arm, seed=seed)
             for arm in arms
             for seed in range(seeds)
         ]
     )
-    runs = {arm.name: [played[arm.name, seed] for seed in range(seeds)] for arm in arms}
     reference = reference_of(arms, runs)
     wire = links.bottleneck
     every = -(-len(wire.at_s) // _MOST_POINTS)

@@ -62,20 +62,18 @@ class _Busy:
         watched = watch(episode.bundle)
         self._always = np.zeros(len(watched.ids), dtype=np.bool_)
         spans = [
-            (row, place.from_ns, place.until_ns)
+            (row, place.from_ns, 2**63 - 1 if place.until_ns is None else place.until_ns)
             for place in episode.bundle.placement()
             for row in watched.rows_of(place.component)
         ]
         if not spans:
             job = frozenset(episode.job_nodes)
             self._always = np.array([node in job for node in watched.node])
-        self._rows: NDArray[np.intp] = np.array([row for row, _, _ in spans], dtype=np.intp)
-        self._from_ns: Ints = np.array([from_ns for _, from_ns, _ in spans], dtype=np.int64)
-        ends = [2**63 - 1 if until_ns is None else until_ns for _, _, until_ns in spans]
-        self._until_ns: Ints = np.array(ends, dtype=np.int64)
+        self._spans: Ints = np.array(spans, dtype=np.int64).reshape(-1, 3)
 
     def at(self, now_ns: int) -> NDArray[np.bool_]:
         """Return ``(watched,)``: whether each node was busy at a time."""
         busy = self._always.copy()
-        busy[self._rows[(self._from_ns <= now_ns) & (now_ns < self._until_ns)]] = True
+        rows, from_ns, until_ns = self._spans.T
+        busy[rows[(from_ns <= now_ns) & (now_ns < until_ns)]] = True
         return busy

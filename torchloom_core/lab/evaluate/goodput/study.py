@@ -3,7 +3,8 @@
 Finished runs are cached, so that an interrupted study resumes.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -38,20 +39,11 @@ COST_SEEDS = 10
 _DAY_S = 86_400.0
 
 
-class Study:
-    """Plays the arms of a setting on all seeds."""
-
-    def __init__(self, runner: Runner[RunResult], seeds: int) -> None:
-        self._runner = runner
-        self.seeds = tuple(range(seeds))
-
-    def play(self, setting: Setting, arms: Sequence[Arm], most: int | None = None) -> Runs:
-        """Return the runs of every arm by name, in the order of the first ``most`` seeds."""
-        chosen = self.seeds[:most]
-        played = self._runner.play(
-            [StudyTask(setting=setting, arm=arm, seed=seed) for arm in arms for seed in chosen]
-        )
-        return {arm.name: [played[arm.name, seed] for seed in chosen] for arm in arms}
+def _play(runner: Runner[RunResult], seeds: int, setting: Setting, arms: Sequence[Arm]) -> Runs:
+    """Return the runs of every arm by name, in the order of the seeds."""
+    return runner.play(
+        [StudyTask(setting=setting, arm=arm, seed=seed) for arm in arms for seed in range(seeds)]
+    )
 
 
 def run_study(
@@ -79,28 +71,28 @@ def run_study(
     swept_arms = sweep.arms_of(installed_policies(), candidates)
     total += len(swept_arms) * len(swept.values) * seeds if swept else 0
     runner.total = total
-    study = Study(runner, seeds)
+    play = partial(_play, runner, seeds)
 
-    runs = dict(study.play(setting, arms))
+    runs = dict(play(setting, arms))
     if ORACLE in runs:
         alarms = random_alarms(_alarm_rate(setting, candidates, runs))
         arms.insert(arms.index(_named(arms, ORACLE)), alarms)
-        runs |= study.play(setting, [alarms])
+        runs |= play(setting, [alarms])
     reference = compare.reference_of(arms, runs, setting.config.evaluate.recovery)
     oracle = ORACLE if ORACLE in runs else CLAIRVOYANT
-    without = study.play(setting, [without_policies(arm) for arm in arms if arm.policies])
+    without = play(setting, [without_policies(arm) for arm in arms if arm.policies])
     summaries = compare.summarize(arms, runs, reference=reference, oracle=oracle, without=without)
     both = {}
     if unknown:
         chosen = [_named(arms, name) for name in (reference, oracle)] + [*candidates]
-        other = study.play(replace(setting, unknown="job"), chosen)
+        other = play(replace(setting, unknown="job"), chosen)
         both = {
             way: compare.summarize(chosen, of, reference=reference, oracle=oracle, without={})
             for way, of in (("component", runs), ("job", other))
         }
     return Simulation(
         job=_job(setting),
-        seeds=study.seeds,
+        seeds=tuple(range(seeds)),
         reference=reference,
         oracle=oracle,
         horizon_s=setting.horizon_s,
@@ -111,8 +103,10 @@ def run_study(
             for run in runs[arm.name]
         ),
         break_even=_break_even(setting, runs),
-        sensitivity=_vary_costs(study, setting, candidates) if vary_costs else (),
-        sweep=sweep.sweep(study.play, setting, swept, swept_arms) if swept else msgspec.UNSET,
+        sensitivity=_vary_costs(partial(_play, runner, min(seeds, COST_SEEDS)), setting, candidates)
+        if vary_costs
+        else (),
+        sweep=sweep.sweep(play, setting, swept, swept_arms) if swept else msgspec.UNSET,
         unknown_follows=both,
     )
 
@@ -126,7 +120,7 @@ def _affordable(setting: Setting, arms: Iterable[Arm]) -> Iterable[Arm]:
 
 
 def _vary_costs(
-    study: Study, setting: Setting, candidates: Sequence[Arm]
+    play: Callable[[Setting, Sequence[Arm]], Runs], setting: Setting, candidates: Sequence[Arm]
 ) -> tuple[SensitivityPoint, ...]:
     """Play each candidate, and the same job without it, with each cost in turn times a factor.
 
@@ -138,8 +132,8 @@ def _vary_costs(
             costs = setting.config.costs
             changed = replace(costs, **{cost: getattr(costs, cost) * factor})
             other = replace(setting, config=replace(setting.config, costs=changed))
-            runs = study.play(other, candidates, COST_SEEDS)
-            without = study.play(other, [without_policies(arm) for arm in candidates], COST_SEEDS)
+            runs = play(other, candidates)
+            without = play(other, [without_policies(arm) for arm in candidates])
             points += [
                 SensitivityPoint(
                     arm=arm.name,

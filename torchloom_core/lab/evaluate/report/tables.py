@@ -13,7 +13,6 @@ from torchloom_core.lab.evaluate.allreduce_results import AllreduceSimulation
 from torchloom_core.lab.evaluate.report import allreduce, fleets, wording
 from torchloom_core.lab.evaluate.report.findings import alerts, findings, ranked, warnings, watched
 from torchloom_core.lab.evaluate.results import (
-    ArmSummary,
     ReplayedPolicy,
     Report,
     Simulation,
@@ -191,21 +190,18 @@ def _arms(simulation: Simulation) -> Table:
         "arm", "goodput", "ETTR", "gain", "to oracle", "failures", "moves", "right",
     )  # fmt: skip
     for arm in ranked(simulation.arms):
-        table.add_row(*_cells(arm), style=_STYLE_OF[arm.kind])
+        table.add_row(
+            escape(arm.name),
+            wording.estimate(arm.goodput),
+            wording.estimate(arm.ettr),
+            wording.gain(arm.versus_reference),
+            "" if arm.to_oracle is None else f"{arm.to_oracle:.0%}",
+            f"{arm.failures:.1f}",
+            f"{arm.migrations:.1f}",
+            f"{arm.right_moves:.1f}" if arm.moves else "",
+            style=_STYLE_OF[arm.kind],
+        )
         if arm.as_planned is not msgspec.UNSET:
             goodput, gain = arm.as_planned.goodput, arm.as_planned.versus_reference
             table.add_row("  as planned", wording.estimate(goodput), "", wording.gain(gain))
     return table
-
-
-def _cells(arm: ArmSummary) -> list[str]:
-    return [
-        escape(arm.name),
-        wording.estimate(arm.goodput),
-        wording.estimate(arm.ettr),
-        wording.gain(arm.versus_reference),
-        "" if arm.to_oracle is None else f"{arm.to_oracle:.0%}",
-        f"{arm.failures:.1f}",
-        f"{arm.migrations:.1f}",
-        f"{arm.right_moves:.1f}" if arm.moves else "",
-    ]

@@ -70,12 +70,19 @@ def parts(
 def names_in(path: Path, column: str) -> set[str]:
     """Return the distinct names in a column, ``component`` or ``metric``."""
     found: set[str] = set()
-    with opened(path) as file:
-        for batch in file.iter_batches(PART_ROWS, columns=[column]):
-            names = _typed(pa.chunked_array([batch.column(0)]), column, str(path))
-            _refuse_nulls(pa.table({column: names}), path)
-            found.update(pc.unique(names).to_pylist())
+    for rows in _columns(path, column):
+        found.update(pc.unique(rows[column]).to_pylist())
     return found
+
+
+def _columns(path: Path, *names: str) -> Iterator[pa.Table]:
+    """Yield some columns in parts, of their types and without nulls."""
+    with opened(path) as file:
+        for batch in file.iter_batches(PART_ROWS, columns=list(names)):
+            rows = pa.Table.from_batches([batch])
+            rows = pa.table({name: _typed(rows[name], name, str(path)) for name in names})
+            _refuse_nulls(rows, path)
+            yield rows
 
 
 @contextmanager
@@ -208,16 +215,10 @@ def steps_in(paths: Iterable[Path], components: Sequence[str], step_ns: int) -> 
     """
     found = [np.zeros(0, dtype=np.int64)]
     for path in paths:
-        with opened(path) as file:
-            for batch in file.iter_batches(PART_ROWS, columns=["component", "t_avail"]):
-                rows = pa.Table.from_batches([batch])
-                rows = pa.table(
-                    {name: _typed(rows[name], name, str(path)) for name in rows.column_names}
-                )
-                _refuse_nulls(rows, path)
-                step = numbers(rows["t_avail"]) // step_ns
-                pair = step * len(components) + codes(rows["component"], components)
-                found.append(distinct(pair))
+        for rows in _columns(path, "component", "t_avail"):
+            step = numbers(rows["t_avail"]) // step_ns
+            pair = step * len(components) + codes(rows["component"], components)
+            found.append(distinct(pair))
     return np.divmod(distinct(np.concatenate(found)), max(1, len(components)))
 
 

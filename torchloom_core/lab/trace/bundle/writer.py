@@ -1,6 +1,6 @@
 """Write a trace bundle atomically."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from operator import itemgetter
 from pathlib import Path
@@ -54,16 +54,8 @@ class TelemetryWriter:
     ``components`` are all in the written rows.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        *,
-        group_rows: int = GROUP_ROWS,
-        groups_per_file: int = GROUPS_PER_FILE,
-    ) -> None:
+    def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._group_rows = group_rows
-        self._groups_per_file = groups_per_file
         self._pending: list[pa.Table] = []
         self._pending_rows = 0
         self._schema: pa.Schema | None = None
@@ -89,8 +81,8 @@ class TelemetryWriter:
         self._last_ns = table["t_avail"][-1].as_py()
         self._pending.append(table)
         self._pending_rows += table.num_rows
-        while self._pending_rows >= self._group_rows:
-            self._write(self._group_rows)
+        while self._pending_rows >= GROUP_ROWS:
+            self._write(GROUP_ROWS)
 
     def close(self) -> None:
         """Write the buffered rows and close the last file."""
@@ -111,7 +103,7 @@ class TelemetryWriter:
         self._file.write_table(group, row_group_size=rows)
         self._groups += 1
         self.rows[self._name] += rows
-        if self._groups == self._groups_per_file:
+        if self._groups == GROUPS_PER_FILE:
             self._end_file()
 
     def _end_file(self) -> None:
@@ -165,8 +157,8 @@ _FILE_OF = {kind: file for file, kind in ROW_OF.items()}
 class BundleWriter:
     """Context manager that writes a bundle; the bundle appears at its end, unless an error occurs.
 
-    Rows may come in any order: events and actions are sorted, the others keep their order. By
-    default ``exposure`` is computed from the topology, or without one from all named components.
+    Rows may come in any order: events and actions are sorted, the others keep their order. The
+    exposure is that of the topology, or without one of all named components.
     ``force`` replaces an existing bundle, and nothing else. TraceError if the path exists, the span
     is empty or out of range, or the bundle cannot be written.
     """
@@ -182,7 +174,6 @@ class BundleWriter:
         licence: str,
         synthetic: bool,
         load_dependent: Sequence[str] = (),
-        exposure: Mapping[str, Exposure] | None = None,
         notes: str = "",
         force: bool = False,
     ) -> None:
@@ -191,7 +182,6 @@ class BundleWriter:
         refuse_far(path, start_ns, end_ns)
         self.path = path
         self._force = force
-        self._exposure = exposure
         self._manifest = Manifest(
             name=name,
             start_ns=start_ns,
@@ -279,10 +269,9 @@ class BundleWriter:
             rows[INPUTS] = self._input_rows
         self._telemetry.close()
         rows.update({f"{TELEMETRY}/{file}": n for file, n in self._telemetry.rows.items()})
-        exposure = self._measure_exposure() if self._exposure is None else self._exposure
         manifest = msgspec.structs.replace(
             self._manifest,
-            exposure=dict(sorted(exposure.items())),
+            exposure=self._exposure(),
             files={
                 file: FileEntry(sha256=sha256_of(self._folder / file), rows=rows[file])
                 for file in sorted(rows)
@@ -291,26 +280,23 @@ class BundleWriter:
         text = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
         (self._folder / MANIFEST).write_bytes(text + b"\n")
 
-    def _measure_exposure(self) -> dict[str, Exposure]:
+    def _exposure(self) -> dict[str, Exposure]:
+        """Return number and time in service of the components of each kind, by kind."""
+        start_ns, end_ns = self._manifest.start_ns, self._manifest.end_ns
         parts = self._topology or [
             Component(id=name, kind="node")
             for name in sorted(self._named | self._telemetry.components)
         ]
-        return exposure_of(parts, self._manifest.start_ns, self._manifest.end_ns)
-
-
-def exposure_of(parts: Sequence[Component], start_ns: int, end_ns: int) -> dict[str, Exposure]:
-    """Return number and time in service of the components of each kind in a span."""
-    seconds: dict[str, list[float]] = {}
-    for part in parts:
-        from_ns = start_ns if part.from_ns is None else max(part.from_ns, start_ns)
-        until_ns = end_ns if part.until_ns is None else min(part.until_ns, end_ns)
-        if until_ns > from_ns:
-            seconds.setdefault(part.kind, []).append((until_ns - from_ns) / DAY_NS)
-    return {
-        kind: Exposure(components=len(days), component_days=sum(days))
-        for kind, days in seconds.items()
-    }
+        days: dict[str, list[float]] = {}
+        for part in parts:
+            from_ns = start_ns if part.from_ns is None else max(part.from_ns, start_ns)
+            until_ns = end_ns if part.until_ns is None else min(part.until_ns, end_ns)
+            if until_ns > from_ns:
+                days.setdefault(part.kind, []).append((until_ns - from_ns) / DAY_NS)
+        return {
+            kind: Exposure(components=len(of), component_days=sum(of))
+            for kind, of in sorted(days.items())
+        }
 
 
 def refuse_to_replace(path: Path, *, force: bool) -> None:

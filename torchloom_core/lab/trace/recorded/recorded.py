@@ -64,14 +64,6 @@ _first = msgspec.json.Decoder(IncarnationLine)
 _input = json_decoder(InputLine)
 
 
-def input_line(seq: int, ts_ns: int, message: Telemetry | Input) -> InputLine:
-    """Return the line of one input."""
-    if isinstance(message, Telemetry):
-        packed = base64.b64encode(encode_telemetry(message)).decode()
-        return InputLine(seq=seq, ts_ns=ts_ns, telemetry=packed)
-    return InputLine(seq=seq, ts_ns=ts_ns, body=message)
-
-
 def recorded_incarnation(bundle: Bundle) -> RecordedIncarnation:
     """Return config and overruns; TraceError if the bundle is not of a trajectory."""
     lines = _lines(bundle)
@@ -166,11 +158,14 @@ def from_trajectory(
             )
         )
         for seq, ts_ns, message, outputs in incarnation.inputs():
-            writer.add_input(encode(input_line(seq, ts_ns, message)))
             if isinstance(message, Telemetry):
+                packed = base64.b64encode(encode_telemetry(message)).decode()
+                line = InputLine(seq=seq, ts_ns=ts_ns, telemetry=packed)
                 samples.take(message, rows.component_of(message.worker), ts_ns)
             else:
+                line = InputLine(seq=seq, ts_ns=ts_ns, body=message)
                 rows.take(message, ts_ns, [_read(output, incarnation, seq) for output in outputs])
+            writer.add_input(encode(line))
             if samples.values >= _VALUES_AT_ONCE:
                 writer.telemetry(samples.table())
         if samples.values:
