@@ -76,6 +76,8 @@ def test_a_change_at_one_step_concerns_the_roles_that_have_the_knob():
     run.feed(placed("zz", "rollout-0", role="rollout"))
     outputs = run.ask(ChangeKnobs(values={"clip_norm": 2.0}))
     assert [issue.command.worker for issue in of(Issue, outputs)] == ["4711", "x"]
+    run.feed(placed("zy", "rollout-1", role="rollout", **able))
+    assert denied(run, ChangeKnobs(values={"clip_norm": 3.0})) == "impossible"
     assert denied(run, RewindRun()) == "impossible"
 
 

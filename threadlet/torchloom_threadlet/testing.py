@@ -201,7 +201,10 @@ class TrainerCapabilityContract:
         """Check the rejection, where the part needs a function."""
         if self.part.need:
             ack = self._done(self._rank())
-            assert (ack.status, ack.detail) == ("rejected", self.part.need)
+            was = f"was {ack.status}: {ack.detail}; a refusal of one's own calls super().refusal()"
+            assert (ack.status, ack.detail) == ("rejected", self.part.need), (
+                f"need it rejected with {self.part.need!r}, {was}"
+            )
             _check_line(ack.detail)
 
     def test_it_is_done_once_and_its_detail_is_one_line(self) -> None:

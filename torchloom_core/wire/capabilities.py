@@ -6,7 +6,7 @@ name.
 """
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -119,9 +119,19 @@ def decode_open(wanted: type[Any], plain: Any) -> Any:
             kind = operation_type(_tag(plain, "verb"))
         else:
             raise NotImplementedError(wanted)
-        return msgspec.convert(plain, kind, dec_hook=decode_open)
-    except (PluginError, msgspec.ValidationError) as error:  # msgspec adds where it is to others
+    except PluginError as error:
         raise ValueError(str(error)) from None
+    return _converted(plain, kind, decode_open)
+
+
+def _converted(plain: Any, kind: Any, hook: Callable[[Any, Any], Any]) -> Any:
+    """Return plain data as an action or operation; ValueError, to which msgspec adds the place."""
+    try:
+        return msgspec.convert(plain, kind, dec_hook=hook)
+    except msgspec.ValidationError as error:
+        raise ValueError(str(error)) from None
+    except Exception as error:  # noqa: BLE001 - the code of anyone's package
+        raise ValueError(f"{type(error).__name__}: {error}") from None
 
 
 class Uninstalled:
@@ -143,10 +153,7 @@ def _decode_recorded(wanted: Any, plain: Any) -> Any:
         keys = tuple(key for key in plain if key != field)
         stand_in = _stand_in(wanted, field, tag, keys)
         return stand_in(**{f"field{i}": plain[key] for i, key in enumerate(keys)})
-    try:
-        return msgspec.convert(plain, kind, dec_hook=_decode_recorded)
-    except msgspec.ValidationError as error:
-        raise ValueError(str(error)) from None
+    return _converted(plain, kind, _decode_recorded)
 
 
 @cache

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from torchloom_core.floor.errors import KnobError
+from torchloom_core.floor.suggest import listed
 from torchloom_core.live.capability import (
     ActionKind,
     Output,
@@ -48,6 +49,8 @@ class KnobsKind(ActionKind[ChangeKnobs]):
         except KnobError as error:
             return str(error)
         what, roles = f"knob {', '.join(action.values)}", run.roles_with(action.values)
+        if len(roles) > 1:
+            return f"{what}: the roles {listed(sorted(roles))} have it, and do not vote together"
         return cannot_agree(what, run, roles) or run.guards.obstacle(action.guard)
 
     def warning(self, action: ChangeKnobs, run: Run) -> str:

@@ -9,7 +9,7 @@ from torchloom_core.live.kernel.actions.guarded import GuardedKind
 from torchloom_core.live.kernel.actions.kind import ActionKind
 from torchloom_core.live.kernel.actions.uninstalled import UNINSTALLED
 from torchloom_core.wire.actions import Action, name_of, plain_summary
-from torchloom_core.wire.capabilities import OWN, Uninstalled, find_part, installed
+from torchloom_core.wire.capabilities import OWN, Uninstalled, action_type, find_part, installed
 
 
 @cache
@@ -36,6 +36,7 @@ def check_installed() -> None:
     """Raise PluginError for an installed kind that cannot be used, before a run depends on it."""
     for name in installed():
         kind_named(name)
+        action_type(name)
 
 
 def kind_of(action: Action) -> ActionKind[Any]:
