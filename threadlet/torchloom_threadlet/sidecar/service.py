@@ -61,7 +61,6 @@ class Sidecar:
         self._interval_s = seconds_from("TORCHLOOM_HEARTBEAT_S", 1.0)
         self._restarts = Restarts(pid)
         self._has_ended = False
-        self._is_introduced = False
         self._error = ""
         self._closed = False
         self._urgent = asyncio.Event()
@@ -130,8 +129,7 @@ class Sidecar:
         if self._uplink.unwanted:
             return
         await asyncio.wait({listening}, timeout=_LINK_END_S)
-        if not self._is_introduced:
-            self._publisher.event(self._hello_now())  # it ended before there was a connection
+        self._publisher.event(self._hello_now())  # the present Weaver may not know this worker
         left = self._heartbeat.latest.state == "left"
         self._publisher.event(
             Exit(
@@ -246,7 +244,6 @@ class Sidecar:
     def _send_hello(self) -> None:
         if self._has_ended:  # this sidecar only watches torchrun's restarts
             return
-        self._is_introduced = True
         self._publisher.event(self._hello_now())
         self._urgent.set()
 
