@@ -215,8 +215,9 @@ class _Watch:
             case "dump":
                 return CollectDump(worker=worker)
             case SetTo(knob=knob, value=value):
-                on = None if _is_run_fenced(knob, view) else worker
-                return ChangeKnob(knob=knob, value=value, worker=on)
+                spec = view.knob_specs.get(knob)
+                is_for_all = spec is not None and spec.fence == "run"
+                return ChangeKnob(knob=knob, value=value, worker=None if is_for_all else worker)
 
     def _reason(self, row: int, values: Floats, view: FleetView) -> str:
         rule = self.rule
@@ -225,11 +226,6 @@ class _Watch:
             f"{view.workers[row]} on {view.node[row] or 'an unknown node'}: {rule.metric} was "
             f"{values[row]:.6g}, {rule.comparison} {rule.level:g}{lasted}"
         )
-
-
-def _is_run_fenced(knob: str, view: FleetView) -> bool:
-    spec = view.knob_specs.get(knob)
-    return spec is not None and spec.fence == "run"
 
 
 @hookimpl

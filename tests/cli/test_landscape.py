@@ -1,15 +1,16 @@
 """``torchloom landscape`` without a Weaver: recorded landscapes and invalid options."""
 
 import json
+from functools import partial
 
-import msgspec
 import pytest
 
+from tests.pieces import landscape_note
 from tests.recorded_epoch import Recorder
 from torchloom_core.live.trajectory.layout import run_folder
 from torchloom_core.wire.events import Recovered
 from torchloom_core.wire.landscape import Cells, Curvature, Line, Plane
-from torchloom_core.wire.messages import Hello, Note
+from torchloom_core.wire.messages import Hello
 from torchloom_core.wire.standby_task import End
 
 pytestmark = pytest.mark.integration
@@ -39,10 +40,7 @@ PIECES = (
 )
 
 
-def note(piece, command="c1.1", **more):
-    text = piece if isinstance(piece, str) else msgspec.json.encode(piece).decode()
-    fields = {"command": command, "points": 8, "of": 8, "piece": text, **more}
-    return Note(**WHO, kind="landscape", fields=fields)
+note = partial(landscape_note, points=8, of=8)
 
 
 @pytest.fixture

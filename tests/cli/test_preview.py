@@ -1,10 +1,11 @@
 """``torchloom preview`` without a Weaver: recorded previews and invalid options."""
 
 import json
+from functools import partial
 
-import msgspec
 import pytest
 
+from tests.pieces import preview_note
 from tests.recorded_epoch import Recorder
 from torchloom_core.live.trajectory.layout import run_folder
 from torchloom_core.wire.events import Recovered
@@ -49,10 +50,7 @@ PIECES = (
 )
 
 
-def note(piece, command="c1.1", **more):
-    text = piece if isinstance(piece, str) else msgspec.json.encode(piece).decode()
-    fields = {"command": command, "points": 44, "of": 44, "piece": text, **more}
-    return Note(**WHO, kind="preview", fields=fields)
+note = partial(preview_note, points=44, of=44)
 
 
 @pytest.fixture

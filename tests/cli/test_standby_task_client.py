@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
+from tests.pieces import landscape_note
 from torchloom_core.capabilities.landscape import MapLandscape
 from torchloom_core.cli import standby_task_client
 from torchloom_core.cli.options import Connection
@@ -33,9 +34,7 @@ def outcome(result, detail=""):
 
 
 def note(piece):
-    text = msgspec.json.encode(piece).decode()
-    fields = {"command": "c1", "points": 4, "of": 9, "piece": text}
-    return Note(run="run", worker="v0-0", incarnation=1, kind="landscape", fields=fields)
+    return landscape_note(piece, "c1", points=4)
 
 
 class Talk:

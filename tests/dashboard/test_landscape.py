@@ -1,24 +1,14 @@
 """A browser is update each point of a landscape once, and of another look from its beginning."""
 
-import msgspec
-
 from tests.dashboard.test_recorded_run import read
+from tests.pieces import landscape_note as note
 from tests.pieces import take
 from tests.recorded_epoch import Recorder
 from torchloom_core.live.dashboard.preview import LandscapeNews
 from torchloom_core.live.trajectory.landscape import Landscape
 from torchloom_core.wire.events import Recovered
 from torchloom_core.wire.landscape import MOST_SIDE, Cells, Curvature, Line, Plane
-from torchloom_core.wire.messages import Note
 from torchloom_core.wire.standby_task import End
-
-WHO = {"run": "run", "worker": "v0-0", "incarnation": 1}
-
-
-def note(piece, command="c1.1", points=5):
-    text = msgspec.json.encode(piece).decode()
-    fields = {"command": command, "points": points, "of": 9, "piece": text}
-    return Note(**WHO, kind="landscape", fields=fields)
 
 
 def test_only_newer_events_are_sent_each_once():

@@ -1,16 +1,11 @@
 """A page is shown both arms of a preview at the same steps, and the words that go with them."""
 
-import msgspec
-
+from tests.pieces import preview_note as note
 from tests.pieces import take
 from torchloom_core.live.dashboard.preview import PreviewShown
 from torchloom_core.live.trajectory.preview import Preview
-from torchloom_core.wire.messages import Note
 from torchloom_core.wire.preview import Curve, Judgement, Setup
 from torchloom_core.wire.standby_task import End
-
-WHO = {"run": "run", "worker": "v0-0", "incarnation": 1}
-
 
 JUDGED = Judgement(
     result="better",
@@ -22,12 +17,6 @@ JUDGED = Judgement(
     high=-0.5,
     confidence=0.9375,
 )
-
-
-def note(piece, command="c1.1"):
-    text = msgspec.json.encode(piece).decode()
-    fields = {"command": command, "points": 5, "of": 9, "piece": text}
-    return Note(**WHO, kind="preview", fields=fields)
 
 
 def setup(steps=3):

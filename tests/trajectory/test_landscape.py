@@ -3,18 +3,16 @@
 import msgspec
 import pytest
 
+from tests.pieces import landscape_note
 from torchloom_core.live.trajectory.landscape import Landscape
 from torchloom_core.wire.landscape import Cells, Curvature, Plane
-from torchloom_core.wire.messages import Note
 from torchloom_core.wire.standby_task import End
 
 PLANE = Plane(ways="random", side=3, reach=1.0, at="a1", parts=2)
 
 
 def note(worker, piece, points=4):
-    text = msgspec.json.encode(piece).decode()
-    fields = {"command": f"c-{worker}", "points": points, "of": 9, "piece": text}
-    return Note(run="run", worker=worker, incarnation=1, kind="landscape", fields=fields)
+    return landscape_note(piece, f"c-{worker}", worker=worker, points=points)
 
 
 @pytest.fixture

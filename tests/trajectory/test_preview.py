@@ -7,19 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.pieces import preview_note as note
 from tests.pieces import take
 from torchloom_core.live.trajectory.preview import Preview
-from torchloom_core.wire.messages import Note
 from torchloom_core.wire.preview import Curve, Judgement
 from torchloom_core.wire.standby_task import MOST_POINTS, End
-
-SENDER = {"run": "run", "worker": "v0-0", "incarnation": 1}
-
-
-def note(piece, command="c1.1", points=5):
-    text = msgspec.json.encode(piece).decode()
-    fields = {"command": command, "points": points, "of": 9, "piece": text}
-    return Note(**SENDER, kind="preview", fields=fields)
 
 
 def curve(losses, repeat=0, arm="control", first=0):
@@ -67,14 +59,7 @@ def test_endless_curves_of_a_worker_are_cut_to_the_size_of_a_preview():
 )
 def test_an_impossible_judgement_is_ignored(change):
     judgement = {**msgspec.to_builtins(judged()), **change}
-    fields = {
-        "command": "c1.1",
-        "points": 5,
-        "of": 9,
-        "piece": msgspec.json.encode(judgement).decode(),
-    }
-    preview = seen(curve([1.0]))
-    take(preview, Note(**SENDER, kind="preview", fields=fields))
+    preview = seen(curve([1.0]), judgement)
     assert preview.judged is None
 
 

@@ -1,24 +1,20 @@
 """Only the newest standby task of the commanded worker is shown."""
 
-import msgspec
 import pytest
 
+from tests import pieces
 from tests.recorded_epoch import Recorder
 from torchloom_core.live.trajectory.landscape import Landscape
 from torchloom_core.live.trajectory.preview import Preview
 from torchloom_core.live.trajectory.standby_tasks import StandbyTasks, newest_recorded
 from torchloom_core.wire.events import Recovered
 from torchloom_core.wire.landscape import Line
-from torchloom_core.wire.messages import Note
 from torchloom_core.wire.standby_task import End
 
 
-def note(
-    loss, command="c1.1", worker="v0-0", kind="landscape", incarnation=1, share=0.5, piece=None
-):
-    text = msgspec.json.encode(piece or Line(points=((share, loss),))).decode()
-    fields = {"command": command, "points": 1, "of": 9, "piece": text}
-    return Note(run="run", worker=worker, incarnation=incarnation, kind=kind, fields=fields)
+def note(loss, command="c1.1", worker="v0-0", kind="landscape", share=0.5, piece=None, **more):
+    piece = piece or Line(points=((share, loss),))
+    return pieces.note(piece, command, kind=kind, worker=worker, points=1, **more)
 
 
 def issue(standby_tasks, command, worker, verb):
@@ -69,10 +65,8 @@ def test_a_command_of_another_verb_is_no_standby_task(standby_tasks, landscape):
 def test_a_landscape_command_admits_no_preview(standby_tasks):
     preview = standby_tasks._by_note["preview"]
     issue(standby_tasks, "c1.2", "w1", "survey")
-    piece = msgspec.json.encode(End(points=1, seconds=1.0)).decode()
-    fields = {"command": "c1.2", "points": 1, "of": 9, "piece": piece}
-    forged = {"run": "run", "worker": "w1", "incarnation": 1, "kind": "preview"}
-    standby_tasks.take(Note(**forged, fields=fields))
+    end = End(points=1, seconds=1.0)
+    standby_tasks.take(note(0.0, "c1.2", "w1", "preview", piece=end))
     assert preview.version == 0
 
 

@@ -17,12 +17,11 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 from msgspec.structs import replace
 
-from torchloom_core.cli.options import DASHBOARD, Connection, need
+from torchloom_core.cli.options import DASHBOARD, HERE, Connection, need
 from torchloom_core.cli.streams import announce, log_on_stderr
 from torchloom_core.cli.weaver_client import find_weaver
 from torchloom_core.config.loading import DEFAULT_PATH
 
-_HERE = Connection()
 _logger = logging.getLogger(__name__)
 
 _TERMINATE_S = 10.0
@@ -41,7 +40,7 @@ def dashboard(
     report: Path | None = None,
     port: Annotated[int | None, Parameter(validator=Number(gte=0, lte=65535))] = None,
     beside: Annotated[bool, Parameter(negative="", show=False)] = False,
-    connection: Connection = _HERE,
+    connection: Connection = HERE,
 ) -> None:
     """Serve the dashboard until SIGINT or SIGTERM.
 

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from torchloom_core.lab.evaluate.forecasts.backtest_forecasts import Progress
     from torchloom_core.lab.learning.card import Card
 
-_DAY_S = 86_400.0
-
 
 def fit(
     trace: Path,

@@ -9,7 +9,7 @@ from cyclopts import Parameter
 from rich.markup import escape
 from rich.table import Table
 
-from torchloom_core.cli.options import AsJson, Connection, Wait
+from torchloom_core.cli.options import HERE, WAIT_S, AsJson, Connection, Wait
 from torchloom_core.cli.output import console, print_json, warn
 from torchloom_core.cli.weaver_client import act, fetch_knobs, open_client
 from torchloom_core.floor.errors import ConfigError, RequestError
@@ -23,15 +23,14 @@ from torchloom_core.wire.limits import KnobValue
 from torchloom_core.wire.messages import KnobSpec
 from torchloom_core.wire.operator import KnobSet, KnobTable, KnobUnset
 
-_HERE = Connection()
 _Name = Annotated[str, Parameter(help="Name of the knob.")]
 
 _value_decoder: msgspec.json.Decoder[KnobValue] = msgspec.json.Decoder(KnobValue)
 
 
-def list_knobs(*, json: AsJson = False, connection: Connection = _HERE) -> None:
+def list_knobs(*, json: AsJson = False, connection: Connection = HERE) -> None:
     """List all knobs with their range, desired value and current value."""
-    table = asyncio.run(_knobs(connection))
+    table = _knobs(connection)
     if json:
         print_json(table)
         return
@@ -61,7 +60,7 @@ def get_knob(
     *,
     worker: str | None = None,
     json: AsJson = False,
-    connection: Connection = _HERE,
+    connection: Connection = HERE,
 ) -> None:
     """Show one knob on every worker that has it, or on one.
 
@@ -70,7 +69,7 @@ def get_knob(
     worker
         Show only this worker's value.
     """
-    table = asyncio.run(_knobs(connection))
+    table = _knobs(connection)
     spec = find_spec(name, table.specs)
     values = _values(table, name)
     if worker is not None:
@@ -95,8 +94,8 @@ def set_knob(
     band: float | None = None,
     window: float | None = None,
     yes: Annotated[bool, Parameter(negative="")] = False,
-    wait: Wait = 60.0,
-    connection: Connection = _HERE,
+    wait: Wait = WAIT_S,
+    connection: Connection = HERE,
 ) -> None:
     """Set a knob and wait until every worker has applied it.
 
@@ -129,7 +128,7 @@ def set_knob(
     guard = None if watch is None else Guard(metric=watch, **given)
     request = _together(values, worker=worker, guard=guard, sure=yes)
     act(connection, "knob.set", request, wait_s=wait)
-    if worker is None and _is_worker_fenced(name, asyncio.run(_knobs(connection))):
+    if worker is None and _is_worker_fenced(name, _knobs(connection)):
         text = f"{name} is worker-fenced: each worker applies it at its own next step"
         console().print(text, markup=False)
 
@@ -143,9 +142,7 @@ def _is_worker_fenced(name: str, table: KnobTable) -> bool:
     return any(spec.name == name and spec.fence == "worker" for spec in table.specs)
 
 
-def unset_knob(
-    name: _Name, /, *, worker: str | None = None, connection: Connection = _HERE
-) -> None:
+def unset_knob(name: _Name, /, *, worker: str | None = None, connection: Connection = HERE) -> None:
     """Clear a knob's desired value; workers keep their current value.
 
     While it is set, every worker that registers gets the desired value.
@@ -158,7 +155,7 @@ def unset_knob(
     act(connection, "knob.unset", KnobUnset(knob=name, worker=worker))
 
 
-def take_knobs(*names: str, wait: Wait = 60.0, connection: Connection = _HERE) -> None:
+def take_knobs(*names: str, wait: Wait = WAIT_S, connection: Connection = HERE) -> None:
     """Apply the desired values of an earlier job, which do not apply to a new job by themselves.
 
     Parameters
@@ -166,7 +163,7 @@ def take_knobs(*names: str, wait: Wait = 60.0, connection: Connection = _HERE) -
     names
         Names of the knobs. Default: all with a value of an earlier job.
     """
-    table = asyncio.run(_knobs(connection))
+    table = _knobs(connection)
     waiting = _waiting(table, names)
     fenced = {
         desired.knob: desired.value
@@ -185,7 +182,7 @@ def take_knobs(*names: str, wait: Wait = 60.0, connection: Connection = _HERE) -
         act(connection, "knob.set", request, wait_s=wait)
 
 
-def drop_knobs(*names: str, connection: Connection = _HERE) -> None:
+def drop_knobs(*names: str, connection: Connection = HERE) -> None:
     """Discard the desired values of an earlier job.
 
     Parameters
@@ -193,7 +190,7 @@ def drop_knobs(*names: str, connection: Connection = _HERE) -> None:
     names
         Names of the knobs. Default: all with a value of an earlier job.
     """
-    for desired in _waiting(asyncio.run(_knobs(connection)), names):
+    for desired in _waiting(_knobs(connection), names):
         act(connection, "knob.unset", KnobUnset(knob=desired.knob, worker=desired.worker))
 
 
@@ -254,9 +251,12 @@ def _parsed(text: str) -> KnobValue:
         return text
 
 
-async def _knobs(connection: Connection) -> KnobTable:
-    async with open_client(connection) as client:
-        return await fetch_knobs(client)
+def _knobs(connection: Connection) -> KnobTable:
+    async def fetched() -> KnobTable:
+        async with open_client(connection) as client:
+            return await fetch_knobs(client)
+
+    return asyncio.run(fetched())
 
 
 def _values(table: KnobTable, knob: str) -> dict[str, KnobValue]:

@@ -1,7 +1,7 @@
 """``torchloom logs``: the log lines of all trainers, merged by time."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import msgspec
 from cyclopts import Parameter
@@ -17,14 +17,13 @@ from torchloom_core.wire.messages import LOG
 if TYPE_CHECKING:
     from torchloom_core.live.trajectory.layout import Line
 
-_LEVELS = ("debug", "info", "warning", "error", "critical")
-
 _WHY_NONE = (
     "trainers send log lines from the level in TORCHLOOM_TRAINER_LOG or the knob log_level on; "
     "default: warning"
 )
 
 Level = Literal["debug", "info", "warning", "error", "critical"]
+_LEVELS = get_args(Level)
 
 
 def logs(

@@ -13,7 +13,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from torchloom_core.cli.options import AsJson, Connection, Several
+from torchloom_core.cli.options import HERE, AsJson, Connection, Several
 from torchloom_core.cli.output import console, print_json, span, warn
 from torchloom_core.cli.weaver_client import fetch_status, open_client
 from torchloom_core.floor.clock import SECOND_NS
@@ -24,7 +24,6 @@ from torchloom_core.wire.operator import Status, WorkerStatus
 if TYPE_CHECKING:
     from torchloom_core.live.transport import ControlClient
 
-_HERE = Connection()
 _METRICS = 4
 _LIKELY = 0.5
 _WHOLE = 1e15
@@ -55,7 +54,7 @@ def status(
     every: Annotated[float, Parameter(validator=Number(gt=0))] = 1.0,
     metric: Several = (),
     json: AsJson = False,
-    connection: Connection = _HERE,
+    connection: Connection = HERE,
 ) -> None:
     """Show the run's workers, knobs, failure probabilities, commands in progress and plugins.
 

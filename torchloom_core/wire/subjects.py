@@ -22,6 +22,7 @@ subject                            encoding  content
 """
 
 import re
+from collections.abc import Callable
 
 DEFAULT_PERSON = "operator"
 """The person's name in a request without one."""
@@ -68,49 +69,26 @@ def token(name: str) -> str:
     return _NOT_TOKEN.sub("_", name)
 
 
-def telemetry(run: str, worker: str = "*", incarnation: int | str = "*") -> str:
-    """Return the subject of the telemetry of a worker's incarnation."""
-    return f"tl.telemetry.{run}.{worker}.{incarnation}"
+def _of_worker(kind: str) -> Callable[..., str]:
+    def subject(run: str, worker: str = "*", incarnation: int | str = "*") -> str:
+        """Return the subject of this kind of message of a worker's incarnation."""
+        return f"tl.{kind}.{run}.{worker}.{incarnation}"
+
+    return subject
 
 
-def event(run: str, worker: str = "*", incarnation: int | str = "*") -> str:
-    """Return the subject of the events of a worker's incarnation."""
-    return f"tl.evt.{run}.{worker}.{incarnation}"
+def _of_run(kind: str) -> Callable[[str], str]:
+    def subject(run: str) -> str:
+        """Return the subject of this kind of message of a run."""
+        return f"tl.{kind}.{run}"
+
+    return subject
 
 
-def bulk(run: str, worker: str = "*", incarnation: int | str = "*") -> str:
-    """Return the subject of the large events of a worker's incarnation, such as dumps."""
-    return f"tl.bulk.{run}.{worker}.{incarnation}"
-
-
-def command(run: str, worker: str = "*", incarnation: int | str = "*") -> str:
-    """Return the subject of commands to a worker's incarnation."""
-    return f"tl.cmd.{run}.{worker}.{incarnation}"
-
-
-def ack(run: str, worker: str = "*", incarnation: int | str = "*") -> str:
-    """Return the subject of the acks of a worker's incarnation."""
-    return f"tl.ack.{run}.{worker}.{incarnation}"
-
-
-def roll_call(run: str) -> str:
-    """Return the subject on which the Weaver asks all workers for a hello."""
-    return f"tl.roll.{run}"
-
-
-def pause_state(run: str) -> str:
-    """Return the subject on which the Weaver confirms the pause in force."""
-    return f"tl.pause.{run}"
-
-
-def steer(run: str) -> str:
-    """Return the subject of the Weaver's acts for the lighthouse."""
-    return f"tl.steer.{run}"
-
-
-def lighthouse(run: str) -> str:
-    """Return the subject of the lighthouse's state."""
-    return f"tl.lighthouse.{run}"
+telemetry, event, bulk, command, ack = map(_of_worker, ("telemetry", "evt", "bulk", "cmd", "ack"))
+roll_call, pause_state, join, steer, lighthouse = map(
+    _of_run, ("roll", "pause", "join", "steer", "lighthouse")
+)
 
 
 def control(run: str, person: str = "*", verb: str = "*") -> str:
@@ -128,11 +106,6 @@ def person_and_verb(subject: str) -> tuple[str, str]:
 def out(run: str, kind: str = ">") -> str:
     """Return the subject of the Weaver's inputs and outputs."""
     return f"tl.out.{run}.{kind}"
-
-
-def join(run: str) -> str:
-    """Return the subject on which a new worker requests credentials."""
-    return f"tl.join.{run}"
 
 
 def command_stream(run: str) -> str:

@@ -106,12 +106,6 @@ def ring_of(handles: Sequence[str]) -> Ring:
     return Ring(tuple(sorted(ranks, key=keys.__getitem__)))
 
 
-def on_new_keys(handles: Sequence[str], name: str) -> list[str]:
-    """Return handles with which the members meet at new keys of the store."""
-    first = json.loads(handles[0])
-    return [json.dumps({**first, "store": f"{first['store']}/{name}"}), *handles[1:]]
-
-
 def _place(handle: str) -> int | None:
     """Return the place in a handle, None if there is no valid one."""
     try:
@@ -154,7 +148,10 @@ class OrderedProcessGroup(Wrapper):
         ordered.uuid, ordered.timeout, ordered.hints = opts.uuid, opts.timeout, dict(opts.hints)
         ordered.handles = self._ring.by_position(opts.handles)
         if attempt := ordered.hints.pop(_ATTEMPT, ""):
-            ordered.handles = on_new_keys(ordered.handles, f"order/{attempt}")
+            first, *others = ordered.handles
+            fields = json.loads(first)
+            store = f"{fields['store']}/order/{attempt}"  # new keys, at which the members meet
+            ordered.handles = [json.dumps({**fields, "store": store}), *others]
         return super().reconfigure(ordered)
 
     def reorder(self, handles: Sequence[str], attempt: int) -> None:

@@ -191,10 +191,12 @@ class GlobalBatch:
         doc = "the most samples in one forward pass"
         knob("micro_batch", lambda: self.micro_batch, set_micro_batch, doc=doc)
 
-        def set_size(value: int) -> None:
-            self.resize(value, manager.current_step())
-
-        knob("global_batch", lambda: self.size, set_size, doc="samples of a step, over all workers")
+        knob(
+            "global_batch",
+            lambda: self.size,
+            lambda size: self.resize(size, manager.current_step()),
+            doc="samples of a step, over all workers",
+        )
 
     def state_dict(self) -> dict[str, int]:
         """Return the state for a joiner."""

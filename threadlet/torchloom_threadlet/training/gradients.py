@@ -35,6 +35,7 @@ class Gradients:
     ``clip_norm``: the largest global norm of the gradients; 0 does not clip.
     ``noise``: standard deviation of Gaussian noise on each gradient, after clipping; 0 adds none.
     ``measure_update``: whether to measure ``update_norm``, which takes a copy of the weights.
+    ``skips``: how many of the next updates are skipped.
     ``grad_norm``: global norm of the last step's gradients before clipping, 0-d. NaN before the
     first step.
     ``update_norm``: global norm of the last step's change of the weights, 0-d.
@@ -54,7 +55,7 @@ class Gradients:
         self._step, self._seed = step, seed
         self.clip_norm, self.noise = clip_norm, noise
         self._measure_update = measure_update
-        self._skips = 0
+        self.skips = 0
         self._before: list[Tensor] = []
         self._measured: list[Tensor] = []
         self.grad_norm = self.update_norm = torch.tensor(math.nan)
@@ -79,14 +80,9 @@ class Gradients:
     def noise(self, value: float) -> None:
         self._noise = _not_negative("noise", value)
 
-    @property
-    def skips(self) -> int:
-        """How many of the next updates are skipped."""
-        return self._skips
-
     def skip_next(self, updates: int = 1) -> None:
         """Skip this many updates: neither weights nor the optimizer's state change."""
-        self._skips = int(_not_negative("updates", updates))
+        self.skips = int(_not_negative("updates", updates))
 
     def figures(self) -> dict[str, Tensor]:
         """Return the measurements of the last step, by their names in telemetry."""
@@ -122,8 +118,8 @@ class Gradients:
         ]
         norm = get_total_norm([parameter.grad for parameter in parameters])
         self.grad_norm = norm = _whole(norm)
-        if self._skips:
-            self._skips -= 1
+        if self.skips:
+            self.skips -= 1
             self._measured = []
             for parameter in parameters:
                 parameter.grad = None  # an optimizer skips a parameter without a gradient

@@ -212,7 +212,8 @@ class Record:
                 earlier, rule = story.granted, story.rule
                 is_repeat = self._decide(story, output)
                 self.statistics.decided(output, earlier, is_repeat=is_repeat)
-                if _is_waiting(story):
+                waits = story.rule == _WAITS and not story.granted
+                if waits and not _ALREADY.match(story.detail):
                     story.moments.setdefault(_WAITING, now_s)
                 elif (output.granted, output.rule) != (earlier, rule):
                     story.moments["verdict"] = now_s
@@ -313,10 +314,6 @@ def _plain_lines(text: str) -> str:
 def _sort(story: Story) -> tuple[str, str, str, str]:
     """Return what denials have in common that are one story; if they wait, the reason, too."""
     return story.by, story.summary, story.rule, story.detail if story.rule == _WAITS else ""
-
-
-def _is_waiting(story: Story) -> bool:
-    return story.rule == _WAITS and not story.granted and not _ALREADY.match(story.detail)
 
 
 def _since(lines: list[Line], version: int) -> list[Line]:

@@ -69,15 +69,11 @@ class Landscape(Pieces):
             stride *= 2
         return math.nan
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return all of it as plain dicts and lists."""
+    def contents(self) -> dict[str, Any]:
+        """Return what was computed as plain dicts and lists."""
         return {
-            "command": self.command,
-            "worker": self.worker,
-            "points": self.points,
             "bend": self.bend,
             "line": sorted(self.line.items()),
             "plane": self.plane,
             "cells": [[*place, loss] for place, loss in sorted(self.cells.items())],
-            "end": self.end,
         }

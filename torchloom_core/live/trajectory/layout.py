@@ -31,21 +31,21 @@ PartKind = Literal["events", "telemetry"]
 
 _SUFFIX: dict[PartKind, str] = {"events": ".jsonl", "telemetry": ".arrow"}
 
-_NAME = pa.dictionary(pa.int32(), pa.string())
+NAME = pa.dictionary(pa.int32(), pa.string())
 
 TELEMETRY_SCHEMA = pa.schema(
     [
         ("seq", pa.int64()),
         ("ts_recv_ns", pa.int64()),
-        ("run", _NAME),
-        ("worker", _NAME),
+        ("run", NAME),
+        ("worker", NAME),
         ("incarnation", pa.int64()),
         ("batch_seq", pa.int64()),
-        ("state", _NAME),
+        ("state", NAME),
         ("step", pa.int64()),
         ("progress_age_s", pa.float64()),
         ("dropped", pa.int64()),
-        ("metrics", pa.list_(_NAME)),
+        ("metrics", pa.list_(NAME)),
         ("ts_ns", pa.list_(pa.int64())),
         ("values", pa.list_(pa.float64())),
         ("v", pa.int64()),

@@ -103,12 +103,9 @@ class Preview(Pieces):
         elif self.version:
             yield "tried", f"{self.points} of {self.of} steps"
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return all of it as plain dicts and lists."""
+    def contents(self) -> dict[str, Any]:
+        """Return what was computed as plain dicts and lists."""
         return {
-            "command": self.command,
-            "worker": self.worker,
-            "points": self.points,
             "setup": self.setup,
             "curves": [
                 {"repeat": repeat, "arm": arm, "losses": losses}
@@ -116,7 +113,6 @@ class Preview(Pieces):
             ],
             "judgement": self.judged,
             "words": dict(self.words()),
-            "end": self.end,
         }
 
 

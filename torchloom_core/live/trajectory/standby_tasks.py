@@ -97,8 +97,13 @@ class Pieces(ABC):
         """Add a piece that is not the last of a command."""
 
     @abstractmethod
+    def contents(self) -> dict[str, Any]:
+        """Return what was computed as plain dicts and lists."""
+
     def as_dict(self) -> dict[str, Any]:
         """Return all of it as plain dicts and lists."""
+        about = {"command": self.command, "worker": self.worker, "points": self.points}
+        return {**about, **self.contents(), "end": self.end}
 
     def take(self, note: Note, standby_task: str, parts: int = 1) -> None:
         """Take a note with a piece of one of ``parts`` standbys; that of another task resets."""

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from torchloom_core.live.trajectory.layout import Line, state_error
+from torchloom_core.live.trajectory.layout import NAME, Line, state_error
 from torchloom_core.live.trajectory.reader import read_epochs
 
 # Only needed for data frames; to_tables does without.
@@ -36,10 +36,8 @@ _EVENTS_SCHEMA = pa.schema(
     ]
 )
 
-_NAME = pa.dictionary(pa.int32(), pa.string())
-
 _SAMPLES_SCHEMA = pa.schema(
-    [("ts", _TIME), ("worker", _NAME), ("metric", _NAME), ("value", pa.float64())]
+    [("ts", _TIME), ("worker", NAME), ("metric", NAME), ("value", pa.float64())]
 )
 
 _LINES_AT_ONCE = 1 << 16

@@ -140,15 +140,11 @@ class GivenState:
 
         def measured_send(*args: Any, **kwargs: Any) -> Any:
             try:
-                self.size_bytes = tensor_bytes(kwargs["state_dict"])
+                leaves = tree_leaves(kwargs["state_dict"])
+                parts = (getattr(leaf, "_local_tensor", leaf) for leaf in leaves)  # of DTensors
+                self.size_bytes = sum(getattr(part, "nbytes", 0) for part in parts)
             except Exception:
                 _logger.exception("cannot measure the size of the given state")
             return send(*args, **kwargs)
 
         transport.send_checkpoint = measured_send
-
-
-def tensor_bytes(state: Any) -> int:
-    """Return the bytes of the tensors in ``state``, of DTensors the part on this rank."""
-    leaves = (getattr(leaf, "_local_tensor", leaf) for leaf in tree_leaves(state))
-    return sum(getattr(leaf, "nbytes", 0) for leaf in leaves)
