@@ -74,6 +74,8 @@ def test_a_package_has_its_own_name_and_its_entry_points(kind):
     [
         ("polices", "mine", "need a kind of package, was 'polices'; did you mean policy?"),
         ("policy", "my-own", "need a name of a-z, 0-9 and _, a letter first, was 'my-own'"),
+        ("capability", "migrate", "need a name that is not taken, was 'migrate'"),
+        ("adapter", "class", "need a name that is not taken, was 'class'"),
         ("policy", "there", "there: need a new folder, was an existing one"),
     ],
 )

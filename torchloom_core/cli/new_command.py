@@ -4,6 +4,7 @@ Each folder in ``templates`` is a kind of package and holds the files of its pac
 ``example``: a new kind is a new folder.
 """
 
+import keyword
 import re
 from pathlib import Path
 from typing import Annotated
@@ -11,6 +12,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from torchloom_core.cli.output import console
+from torchloom_core.floor.entry_points import entry_points
 from torchloom_core.floor.errors import ConfigError
 from torchloom_core.floor.suggest import nearest
 
@@ -37,12 +39,15 @@ def new(
         raise ConfigError(f"need a kind of package, was {kind!r}{nearest(kind, _KINDS)}")
     if not re.fullmatch(r"[a-z][a-z0-9_]{0,63}", name):
         raise ConfigError(f"need a name of a-z, 0-9 and _, a letter first, was {name!r}")
+    templates = _TEMPLATES / kind
+    groups = re.findall(r'entry-points\."?([\w.]+)', (templates / "pyproject.toml").read_text())
+    if keyword.iskeyword(name) or name in {point.name for point in entry_points(*groups)}:
+        raise ConfigError(f"need a name that is not taken, was {name!r}")
     folder = Path(name)
     try:
         folder.mkdir()
     except FileExistsError:
         raise ConfigError(f"{folder}: need a new folder, was an existing one") from None
-    templates = _TEMPLATES / kind
     for template in sorted(path for path in templates.rglob("*") if path.suffix in _SUFFIXES):
         path = folder / _named(str(template.relative_to(templates)), name)
         path.parent.mkdir(exist_ok=True)

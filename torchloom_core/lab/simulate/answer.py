@@ -1,12 +1,15 @@
 """How the fleet model carries out one kind of action."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
+from torchloom_core.floor.errors import PluginError, TorchloomError
+from torchloom_core.interface.foreign import one_line
 from torchloom_core.lab.simulate.model import FleetModel
-from torchloom_core.wire.capabilities import find_part, installed
+from torchloom_core.wire.capabilities import OWN, find_part, installed
 from torchloom_core.wire.operations import Operation
 
 OfGroup = Callable[[FleetModel, str], str]
@@ -38,7 +41,23 @@ class FleetAnswer:
 def answer_of(name: str) -> FleetAnswer:
     """Return the answer to a kind of action; without one, its operations are refused."""
     module = find_part(name, "answer")
-    return FleetAnswer() if module is None else module.ANSWER
+    answer = FleetAnswer() if module is None else getattr(module, "ANSWER", None)
+    if not isinstance(answer, FleetAnswer):
+        raise PluginError(f"capability {name}: need ANSWER in its module answer, a FleetAnswer")
+    return answer
+
+
+@contextmanager
+def answering(name: str) -> Iterator[None]:
+    """Name the capability of another package whose answer raises, in a PluginError."""
+    try:
+        yield
+    except TorchloomError:
+        raise
+    except Exception as error:
+        if installed()[name].startswith(OWN):
+            raise
+        raise PluginError(f"capability {name}: answer: {one_line(error)}") from None
 
 
 @cache

@@ -12,7 +12,7 @@ from torchloom_core.lab.evaluate.goodput.episode import Episode
 from torchloom_core.lab.evaluate.goodput.replayed_metrics import ReplayedMetrics
 from torchloom_core.lab.evaluate.goodput.simulated_workers import SimulatedWorkers
 from torchloom_core.lab.evaluate.results import TimelineEntry
-from torchloom_core.lab.simulate.answer import answer_of
+from torchloom_core.lab.simulate.answer import answer_of, answering
 from torchloom_core.lab.simulate.event_queue import to_ns
 from torchloom_core.lab.simulate.model import FleetModel
 from torchloom_core.lab.simulate.records import FleetEvent
@@ -87,7 +87,9 @@ class SimulatedFleet:
 
     def apply(self, action: Action) -> None:
         """Apply an action that the Weaver carried out without commands."""
-        answer_of(name_of(action)).done(self._model, action)
+        name = name_of(action)
+        with answering(name):
+            answer_of(name).done(self._model, action)
 
     def take_verdict(self, verdict: Verdict, ts_ns: int) -> None:
         """Count a granted action that changes the run, and whether a move was right."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.interface.arrays import Floats
-from torchloom_core.lab.simulate.answer import answer_of, brought_verbs
+from torchloom_core.lab.simulate.answer import answer_of, answering, brought_verbs
 from torchloom_core.lab.simulate.model import INTERVAL_KNOB, FleetModel
 from torchloom_core.lab.simulate.records import FleetEvent, Member
 from torchloom_core.live.fleet.samples import SampleTable
@@ -176,16 +176,18 @@ class SimulatedWorkers:
     def _do(self, command: Command) -> str:
         """Do an operation once for all workers that share it; return why not, or ""."""
         operation = command.do
-        answer = answer_of(self._kind_of[command.cause])
+        name = self._kind_of[command.cause]
+        answer = answer_of(name)
         of_group = answer.of_group.get(type(operation))
         of_run = answer.of_run.get(type(operation), _not_simulated)
         verb = str(operation.__struct_config__.tag)
         group = self._reported[command.worker].group if of_group else ""
         key = (command.cause, verb, group)
         if key not in self._done or command.cause == RECONCILE:
-            self._done[key] = (
-                of_group(self._model, group) if of_group else of_run(self._model, operation)
-            )
+            with answering(name):
+                self._done[key] = (
+                    of_group(self._model, group) if of_group else of_run(self._model, operation)
+                )
         return self._done[key]
 
 
