@@ -15,7 +15,6 @@ from figure import Figure
 from scene import Actor, Arrivals, actor, open_bus, running_broker, write_join_file
 
 from torchloom_core.demos.processes import free_port
-from torchloom_core.wire.messages import Telemetry
 
 GROUPS = ("a", "b", "c")
 QUIET = {"RUST_LOG": "error", "TORCH_CPP_LOG_LEVEL": "ERROR", "PYTHONWARNINGS": "ignore"}
@@ -29,22 +28,13 @@ async def measure(repeats: int, *, tiny: bool) -> list[Figure]:
     """Start three trainers per repeat; they take turns once the telemetry of all arrives here."""
     turns, steps = (1, 5) if tiny else (8, 20)
     arrivals = Arrivals()
-    attached_ids: set[str] = set()
-
-    def receive(message: object, ts_ns: int) -> bool:
-        del ts_ns
-        if isinstance(message, Telemetry):
-            attached_ids.add(message.worker)
-            arrivals.notify()
-        return True
-
     took: dict[str, list[float]] = {arm: [] for arm in ARMS}
-    async with running_broker() as (broker, folder), open_bus(broker, receive):
+    async with running_broker() as (broker, folder), open_bus(broker, arrivals.receive):
         join = write_join_file(broker, folder)
         for repeat in range(repeats):
             groups = [f"{group}{repeat}" for group in GROUPS]  # no place is taken twice
             workers = {f"{group}-0" for group in groups}
-            attached = arrivals.until(partial(workers.issubset, attached_ids))
+            attached = arrivals.until(partial(workers.issubset, arrivals.workers))
             rows = await _one(str(join), groups, turns, steps, attached)
             for arm in ARMS:
                 took[arm] += rows[arm]

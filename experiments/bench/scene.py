@@ -17,7 +17,7 @@ from torchloom_core.live.transport.broker import EmbeddedBroker
 from torchloom_core.live.transport.inbound import Receive
 from torchloom_core.live.transport.security.enrolment import Enrolment, Grants
 from torchloom_core.wire.codec import encode
-from torchloom_core.wire.messages import JoinFile, JoinReply, JoinRequest
+from torchloom_core.wire.messages import JoinFile, JoinReply, JoinRequest, Telemetry
 
 HERE = Path(__file__).parent
 PATIENCE_S = 120.0
@@ -62,10 +62,19 @@ def write_join_file(broker: EmbeddedBroker, folder: Path) -> Path:
 
 
 class Arrivals:
-    """What has arrived, and a way to wait for more."""
+    """The workers whose telemetry has arrived, and a way to wait for more."""
 
     def __init__(self) -> None:
         self._changed = asyncio.Event()
+        self.workers: set[str] = set()
+
+    def receive(self, message: object, ts_ns: int) -> bool:
+        """Take what the bus hands on."""
+        del ts_ns
+        if isinstance(message, Telemetry):
+            self.workers.add(message.worker)
+            self.notify()
+        return True
 
     def notify(self) -> None:
         """Notify the waiters."""

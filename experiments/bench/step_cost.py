@@ -3,30 +3,19 @@
 from figure import Figure, medians
 from scene import Arrivals, actor, open_bus, running_broker, write_join_file
 
-from torchloom_core.wire.messages import Telemetry
-
 
 async def measure(repeats: int, *, tiny: bool) -> list[Figure]:
     """Start a trainer per repeat; it measures itself once its telemetry arrives here."""
     rounds, paced_calls = (5, 50) if tiny else (1000, 3000)
     arrivals = Arrivals()
-    incarnations: set[int] = set()
-
-    def receive(message: object, ts_ns: int) -> bool:
-        del ts_ns
-        if isinstance(message, Telemetry):
-            incarnations.add(message.incarnation)
-            arrivals.notify()
-        return True
-
     rows: list[dict[str, float]] = []
-    async with running_broker() as (broker, folder), open_bus(broker, receive):
+    async with running_broker() as (broker, folder), open_bus(broker, arrivals.receive):
         join = write_join_file(broker, folder)
         for repeat in range(repeats):
             arguments = ("step_trainer.py", rounds, paced_calls)
             environment = {"TORCHLOOM_JOIN": str(join), "TORCHLOOM_RANK": str(repeat)}
             async with actor(*arguments, **environment) as trainer:
-                await arrivals.until(lambda: len(incarnations) > len(rows))
+                await arrivals.until(lambda: len(arrivals.workers) > len(rows))
                 trainer.go()
                 rows.append(await trainer.hear())
                 await trainer.ended()
