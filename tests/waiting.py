@@ -38,6 +38,20 @@ async def soon(awaitable):
         return await awaitable
 
 
+class News:
+    """Something that changes in a test on a loop, and a way to wait for a change."""
+
+    def __init__(self):
+        self._news = asyncio.Event()
+
+    async def until(self, condition):
+        """Wait until ``condition()`` is true; it is looked at again when ``_news`` is set."""
+        async with asyncio.timeout(DEADLINE_S):
+            while not condition():
+                self._news.clear()
+                await self._news.wait()
+
+
 class Logged(logging.Handler):
     """The lines that were logged, and a way to wait for more."""
 

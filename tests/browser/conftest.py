@@ -6,6 +6,7 @@ import time
 import pytest
 
 from tests.deadlines import DEADLINE_S
+from tests.integration.browser import Dashboard
 from tests.integration.conftest import start_run  # noqa: F401 - a fixture
 from tests.waiting import POLL_S
 
@@ -81,6 +82,14 @@ class Tab:
     def until(self, expression):
         """Wait until a JavaScript expression is true; the page itself may evaluate no text."""
         self.waits(lambda: self.page.evaluate(expression))
+
+
+@pytest.fixture
+def dashboard(run):
+    """The dashboard of a test file's run."""
+    dashboard = Dashboard(run)
+    yield dashboard
+    dashboard.end()
 
 
 @pytest.fixture

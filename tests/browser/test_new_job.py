@@ -3,22 +3,10 @@
 import pytest
 
 from tests.browser.person import apart, drive
-from tests.integration.browser import Dashboard
+from tests.integration.browser import CONFIG
 from tests.integration.conftest import until
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
-
-CONFIG = """
-[weaver]
-state_dir = "state"
-tick_s = 0.1
-
-[dashboard]
-port = 0
-
-[arbiter]
-cooldown_s = 0
-"""
 
 
 @pytest.fixture
@@ -26,13 +14,6 @@ def run(start_run):
     run = start_run(CONFIG)
     run.start_weaver()
     return run
-
-
-@pytest.fixture
-def dashboard(run):
-    dashboard = Dashboard(run)
-    yield dashboard
-    dashboard.end()
 
 
 def restart(run, job):

@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 
 from tests.browser.person import apart, drive, leave
 from tests.dashboard.test_backtest import write
-from tests.integration.browser import Dashboard
+from tests.integration.browser import CONFIG, Dashboard
 from tests.integration.landscape_trainer import NEWEST, network
 from tests.integration.preview_trainer import NEWEST as REHEARSED
 from tests.integration.preview_trainer import Script
@@ -21,38 +21,18 @@ from torchloom_core.wire.requests import Annotate, Request
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 
-CONFIG = """
-[weaver]
-state_dir = "state"
-tick_s = 0.1
-
-[dashboard]
-port = 0
-
-[arbiter]
-cooldown_s = 0
-
-[guard]
-window_s = 2.0
-"""
+GUARD = "[guard]\nwindow_s = 2.0\n"
 
 
 @pytest.fixture(scope="module")
 def run(start_run):
-    run = start_run(CONFIG)
+    run = start_run(CONFIG + GUARD)
     run.start_weaver()
     write(run.folder / "small-evaluation", {})  # a report of a backtest, beside the config
     for group in ("g0", "g1", "g2"):
         run.start_light(group, "--step-s", "0.05")
     run.training("g0", "g1", "g2")
     return run
-
-
-@pytest.fixture
-def dashboard(run):
-    dashboard = Dashboard(run)
-    yield dashboard
-    dashboard.end()
 
 
 @pytest.fixture

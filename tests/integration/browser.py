@@ -16,6 +16,18 @@ from tests import waiting
 from tests.dashboard.frames import painted
 from tests.deadlines import DEADLINE_S
 
+CONFIG = """
+[weaver]
+state_dir = "state"
+tick_s = 0.1
+
+[dashboard]
+port = 0
+
+[arbiter]
+cooldown_s = 0
+"""
+
 
 class Dashboard:
     """The dashboard's process, and the links that it prints."""

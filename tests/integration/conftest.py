@@ -280,6 +280,15 @@ class Run:
                 process.kill()
 
 
+def standing_by(run, standby, worker):
+    """Yield a standby once it has reported, and end it."""
+    until(lambda: (run.worker(worker) or {}).get("state") == "standby")
+    yield standby
+    standby.process.kill()  # its sidecar reports it
+    standby.process.wait()
+    until(lambda: run.worker(worker)["state"] == "gone")
+
+
 async def _ignore(error):
     pass
 

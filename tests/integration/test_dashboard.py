@@ -7,23 +7,11 @@ import subprocess
 import pytest
 
 from tests.deadlines import DEADLINE_S
-from tests.integration.browser import Browser, Dashboard
+from tests.integration.browser import CONFIG, Browser, Dashboard
 from tests.waiting import until
 from torchloom_core.live.dashboard.app import MOST_BYTES, PAGE, VERBS
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
-
-CONFIG = """
-[weaver]
-state_dir = "state"
-tick_s = 0.1
-
-[dashboard]
-port = 0
-
-[arbiter]
-cooldown_s = 0
-"""
 
 
 @pytest.fixture(scope="module")

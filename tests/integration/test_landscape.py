@@ -6,6 +6,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from tests.integration.conftest import standing_by
 from tests.integration.landscape_trainer import NEWEST, network, pinned
 
 pytestmark = pytest.mark.integration
@@ -37,20 +38,15 @@ def run(start_run):
 
 
 @pytest.fixture
-def v0(run, until):
+def v0(run):
     """A standby that offers to look, and has a checkpoint of the run's to look at."""
     save_file(newest().state_dict(), run.folder / NEWEST)
-    yield from _standing_by(run, until, "v0")
+    yield from _standing_by(run, "v0")
 
 
-def _standing_by(run, until, group, **environment):
-    trainer = run.start_landscape_trainer(group, **environment)
-    worker = f"{group}-0"
-    until(lambda: (run.worker(worker) or {}).get("state") == "standby")
-    yield trainer
-    trainer.process.kill()  # its sidecar reports it
-    trainer.process.wait()
-    until(lambda: run.worker(worker)["state"] == "gone")
+def _standing_by(run, group, **environment):
+    standby = run.start_landscape_trainer(group, **environment)
+    return standing_by(run, standby, f"{group}-0")
 
 
 @pytest.mark.long
@@ -81,9 +77,9 @@ def test_the_landscape_equals_a_direct_evaluation_and_is_recorded(run, v0):
 
 
 @pytest.mark.long
-def test_two_standbys_together_compute_what_one_computes(run, v0, until):
+def test_two_standbys_together_compute_what_one_computes(run, v0):
     alone = json.loads(run.torchloom("landscape", "--side", "5", "--seed", "2", "--json").stdout)
-    for _ in _standing_by(run, until, "v1"):
+    for _ in _standing_by(run, "v1"):
         words = ("--side", "5", "--seed", "2", "--over", "2", "--json")
         result = run.torchloom("landscape", *words)
         assert result.returncode == 0, result.stderr
@@ -96,9 +92,9 @@ def test_two_standbys_together_compute_what_one_computes(run, v0, until):
 
 
 @pytest.mark.long
-def test_a_loss_that_is_another_each_time_is_one_line_and_the_stand_by_waits_on(run, until):
+def test_a_loss_that_is_another_each_time_is_one_line_and_the_stand_by_waits_on(run):
     save_file(newest().state_dict(), run.folder / NEWEST)
-    for trainer in _standing_by(run, until, "n0", TEST_NOISE="1"):
+    for trainer in _standing_by(run, "n0", TEST_NOISE="1"):
         result = run.torchloom("landscape")
         assert result.returncode == 5
         assert "need the same loss twice at the same weights, was " in result.stderr

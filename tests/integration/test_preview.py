@@ -9,22 +9,11 @@ import pytest
 import torch
 
 from tests.deadlines import DEADLINE_S
-from tests.integration.browser import Browser, Dashboard
+from tests.integration.browser import CONFIG, Browser, Dashboard
+from tests.integration.conftest import standing_by
 from tests.integration.preview_trainer import NEWEST, Script
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
-
-CONFIG = """
-[weaver]
-state_dir = "state"
-tick_s = 0.1
-
-[dashboard]
-port = 0
-
-[arbiter]
-cooldown_s = 0
-"""
 
 
 @pytest.fixture(scope="module")
@@ -46,20 +35,15 @@ def newest(run):
 
 
 @pytest.fixture
-def v0(run, until):
+def v0(run):
     """A standby that offers to try changes out, and has a checkpoint of the run's."""
     newest(run)
-    yield from _standing_by(run, until, "v0")
+    yield from _standing_by(run, "v0")
 
 
-def _standing_by(run, until, group, **environment):
+def _standing_by(run, group, **environment):
     standby = run.start_preview_trainer(group, **environment)
-    worker = f"{group}-0"
-    until(lambda: (run.worker(worker) or {}).get("state") == "standby")
-    yield standby
-    standby.process.kill()  # its sidecar reports it
-    standby.process.wait()
-    until(lambda: run.worker(worker)["state"] == "gone")
+    return standing_by(run, standby, f"{group}-0")
 
 
 @pytest.fixture
@@ -127,7 +111,7 @@ def test_a_dashboard_started_later_shows_the_preview(run, v0):
 
 
 @pytest.mark.long
-def test_the_training_rank_gets_no_command_and_the_cost_is_recorded_before(run, v0, until):
+def test_the_training_rank_gets_no_command_and_the_cost_is_recorded_before(run, v0):
     trainer = run.trainers["g0"][-1]
     before = len(run.records("command_status"))
     result = run.torchloom("preview", "x=100", "--steps", "40", "--json")
@@ -214,9 +198,9 @@ def test_a_stand_by_that_is_wanted_joins_at_the_next_step(run, v0, until, trying
 
 
 @pytest.mark.long
-def test_a_script_whose_arms_cannot_run_alike_is_one_line(run, until):
+def test_a_script_whose_arms_cannot_run_alike_is_one_line(run):
     newest(run)
-    for standby in _standing_by(run, until, "n0", TEST_NOISE="1"):
+    for standby in _standing_by(run, "n0", TEST_NOISE="1"):
         result = run.torchloom("preview", "x=2")
         assert result.returncode == 5
         assert "need a step that is reproducible from one state" in result.stderr
@@ -226,9 +210,9 @@ def test_a_script_whose_arms_cannot_run_alike_is_one_line(run, until):
 
 
 @pytest.mark.long
-def test_a_run_without_a_checkpoint_is_one_line(run, until):
+def test_a_run_without_a_checkpoint_is_one_line(run):
     (run.folder / NEWEST).unlink(missing_ok=True)
-    for _ in _standing_by(run, until, "e0"):
+    for _ in _standing_by(run, "e0"):
         result = run.torchloom("preview", "x=2")
         assert result.returncode == 5
         assert "FileNotFoundError" in result.stderr

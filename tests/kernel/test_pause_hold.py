@@ -104,16 +104,11 @@ def test_an_undelivered_pause_is_withdrawn(run):
     assert only(Withdrawal, run.tick(1.1)).command == second.id
 
 
-def test_a_worker_that_cannot_pause_ends_the_pause_at_once(run):
+@pytest.mark.parametrize("late_ns", [0, 1_400_000_000])
+def test_a_worker_that_cannot_pause_ends_the_pause_at_once(run, late_ns):
     first, second = pauses(run)
     run.ack(first, step=10)
-    undone(run.ack(second, "failed", detail="no"), f"{second.id} failed: no")
-
-
-def test_a_late_rejection_ends_the_pause_at_once(run):
-    first, second = pauses(run)
-    run.ack(first, step=10)
-    run.now_ns += 1_400_000_000
+    run.now_ns += late_ns
     undone(run.ack(second, "failed", detail="no"), f"{second.id} failed: no")
 
 

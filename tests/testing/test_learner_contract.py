@@ -13,7 +13,7 @@ from tests.testing.rules import broken_rules
 from torchloom_core.floor.errors import ModelError, PluginError
 from torchloom_core.plugin import Hazard, Need
 from torchloom_core.testing import LearnerContract
-from torchloom_core.testing.pickle_search import holds_pickle
+from torchloom_core.testing.learner_contract import holds_pickle
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -7,9 +7,8 @@ import msgspec
 import torch
 from torch import nn
 
-from tests.pieces import take
+from tests.pieces import preview_note, take
 from torchloom_core.live.trajectory.preview import Preview as Shown
-from torchloom_core.wire.messages import Note
 from torchloom_core.wire.operations import Rehearse
 from torchloom_core.wire.preview import Curve, Judgement, Piece, Setup
 from torchloom_threadlet.preview import Preview
@@ -104,11 +103,7 @@ class Recorded:
         """Return the preview's view for people, line by line."""
         preview = Shown()
         for piece in self.pieces:
-            details = {"command": "c1.1", "points": 1, "of": 1}
-            fields = {**details, "piece": msgspec.json.encode(piece).decode()}
-            take(
-                preview, Note(run="r", worker="v0-0", incarnation=1, kind="preview", fields=fields)
-            )
+            take(preview, preview_note(piece))
         return dict(preview.words())
 
     @property

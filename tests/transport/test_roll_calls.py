@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from tests.deadlines import DEADLINE_S
 from tests.settled import settle
+from tests.waiting import News
 from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import encode
 from torchloom_core.wire.messages import JoinReply, JoinRequest, RollCall
@@ -17,13 +17,13 @@ ROLL = subjects.roll_call("run")
 PULL = f"$JS.API.CONSUMER.MSG.NEXT.TL_CMD_run.{OTHER}_1"
 
 
-class Member:
+class Member(News):
     """A worker that receives roll calls, and counts its hellos."""
 
     def __init__(self, every_s=0.0):
         self.hellos = 0
         self.messages = []
-        self._news = asyncio.Event()
+        super().__init__()
         self.roll = RollCalls("run", MINE, self.say, every_s)
 
     def say(self):
@@ -38,12 +38,6 @@ class Member:
 
         await client.subscribe(ROLL, cb=take)
         await settle(client)
-
-    async def until(self, condition):
-        async with asyncio.timeout(DEADLINE_S):
-            while not condition():
-                self._news.clear()
-                await self._news.wait()
 
 
 @pytest.fixture

@@ -11,7 +11,8 @@ from nats.aio.client import RawCredentials
 
 from tests.deadlines import DEADLINE_S
 from tests.settled import settle
-from tests.waiting import eventually
+from tests.transport.conftest import Member
+from tests.waiting import News, eventually
 from torchloom_core.live.transport.security import nats_jwt
 from torchloom_core.live.transport.security.credentials import Credentials
 from torchloom_core.wire import codec, subjects
@@ -26,12 +27,11 @@ STALE_S = 2.0
 PULL = b'{"batch": 1, "no_wait": true}'
 
 
-class Worker:
+class Worker(Member):
     """One incarnation of the worker, with credentials from its enrolment."""
 
     def __init__(self, incarnation):
-        self.incarnation = incarnation
-        self.denials = []
+        super().__init__(WORKER, incarnation)
         self._identity = {"run": "run", "worker": WORKER, "incarnation": incarnation}
         self.own = ("run", WORKER, incarnation)
         self.inbox = subjects.inbox_prefix(*self.own)
@@ -55,22 +55,8 @@ class Worker:
             url,
             user_credentials=RawCredentials(creds),
             inbox_prefix=self.inbox,
-            error_cb=self._note,
+            error_cb=self.note,
         )
-
-    async def _note(self, error):
-        self.denials.append(str(error))
-
-    async def is_denied(self, act):
-        self.denials.clear()
-        await act
-        await settle(self.client)
-        return any("permissions violation" in denial for denial in self.denials)
-
-    async def pull(self):
-        js = self.client.jetstream()
-        consumer = await js.pull_subscribe_bind(self.consumer, stream="TL_CMD_run")
-        return (await consumer.fetch(1, timeout=DEADLINE_S))[0]
 
     async def send(self, message, as_incarnation=None):
         """Send a message on its own subject, or on that of the given incarnation."""
@@ -102,13 +88,13 @@ class Worker:
             await asyncio.sleep(STALE_S / 20)
 
 
-class Person:
+class Person(News):
     """Sends requests to the Weaver, and stores what it publishes."""
 
     def __init__(self, client):
         self._client = client
         self.published = []
-        self._news = asyncio.Event()
+        super().__init__()
 
     async def listen(self):
         async def take(message):
@@ -128,12 +114,6 @@ class Person:
 
     def all_published(self, kind):
         return [body for each, body in self.published if each == kind]
-
-    async def until(self, condition):
-        async with asyncio.timeout(DEADLINE_S):
-            while not condition():
-                self._news.clear()
-                await self._news.wait()
 
     async def until_status(self, condition):
         async def as_wanted():

@@ -5,9 +5,8 @@ import contextlib
 
 import pytest
 
-from tests.deadlines import DEADLINE_S
 from tests.kernel.runs import START_NS
-from tests.waiting import soon
+from tests.waiting import News, soon
 from torchloom_core.floor.clock import SECOND_NS, ManualClock
 from torchloom_core.floor.errors import BrokerError, RefusedByBrokerError
 from torchloom_core.live.weaver import outbox as outbox_module
@@ -18,7 +17,7 @@ from torchloom_core.wire.operations import Pause
 from torchloom_core.wire.plans import Granted
 
 
-class Bus:
+class Bus(News):
     """Logs the outbox's calls, and fails as often as configured."""
 
     def __init__(self):
@@ -26,7 +25,7 @@ class Bus:
         self.published = []
         self.failures = []
         self.attempts = 0
-        self._news = asyncio.Event()
+        super().__init__()
 
     async def _do(self, what):
         self.attempts += 1
@@ -34,12 +33,6 @@ class Bus:
         if self.failures:
             raise self.failures.pop(0)
         self.done.append(what)
-
-    async def until(self, condition):
-        async with asyncio.timeout(DEADLINE_S):
-            while not condition():
-                self._news.clear()
-                await self._news.wait()
 
     async def store(self, entries):
         await self._do(("store", dict(entries)))

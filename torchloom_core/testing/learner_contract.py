@@ -1,5 +1,8 @@
 """The tests for predictors that learn, in addition to those for all predictors."""
 
+import io
+import pickletools
+import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
@@ -13,7 +16,6 @@ from torchloom_core.interface.view import FleetView
 from torchloom_core.interface.view_parts import Metrics
 from torchloom_core.testing import checks, history
 from torchloom_core.testing.clock_trap import clock_trap
-from torchloom_core.testing.pickle_search import holds_pickle
 from torchloom_core.testing.predictor_contract import (
     PredictorContract,
     check_hazard,
@@ -21,6 +23,8 @@ from torchloom_core.testing.predictor_contract import (
 )
 
 _learned: dict[type, Mapping[str, bytes]] = {}
+_NUMPY = b"\x93NUMPY"
+_HEADER_BYTES = 256
 
 
 class LearnerContract(PredictorContract):
@@ -267,3 +271,27 @@ def _passing(examples: Iterable[Example]) -> Iterator[Example]:
         view.watched_s = lent.lend(view.watched_s)
         yield Example(view=view, outcome=example.outcome)
         lent.overwrite()
+
+
+def holds_pickle(data: bytes) -> bool:
+    """Return whether the bytes are a pickle, which may run any code, or hold one.
+
+    Files of torch, joblib and numpy count as well. Bytes in another encoding, such as base64 in
+    JSON, are not searched.
+
+    Examples
+    --------
+    >>> import pickle
+    >>> holds_pickle(pickle.dumps({"weight": 1.0})), holds_pickle(b'{"weight": 1.0}')
+    (True, False)
+    """
+    if data.startswith(_NUMPY):
+        return b"'|O'" in data[:_HEADER_BYTES]
+    if zipfile.is_zipfile(io.BytesIO(data)):
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            return any(holds_pickle(archive.read(name)) for name in archive.namelist())
+    try:
+        opcodes = sum(1 for _ in pickletools.genops(data))
+    except (ValueError, UnicodeDecodeError, IndexError, OverflowError):
+        return False
+    return opcodes > 1

@@ -283,16 +283,16 @@ def test_a_share_is_counted_in_whole_groups_without_float_noise():
     assert sum(v.granted for v in decide(tested, wanted, Standing(groups=100))) == 29
 
 
-def test_a_cooldown_of_more_than_a_day_is_enforced():
-    tested = arbiter("[arbiter.actions.migrate]\ncooldown_s = 200_000")
-    tested.restore([granted(MIGRATE, 199_999.0)], NOW_NS)
-    (verdict,) = decide(tested, [candidate(MIGRATE)])
-    assert verdict.rule == "cooldown"
-
-
-def test_a_cooldown_of_more_than_an_hour_for_all_actions_is_enforced():
-    tested = arbiter("cooldown_s = 7_200")
-    tested.restore([granted(MIGRATE, 7_199.0)], NOW_NS)
+@pytest.mark.parametrize(
+    ("config", "ago_s"),
+    [
+        ("[arbiter.actions.migrate]\ncooldown_s = 200_000", 199_999.0),
+        ("cooldown_s = 7_200", 7_199.0),
+    ],
+)
+def test_a_cooldown_of_hours_or_days_is_enforced(config, ago_s):
+    tested = arbiter(config)
+    tested.restore([granted(MIGRATE, ago_s)], NOW_NS)
     (verdict,) = decide(tested, [candidate(MIGRATE)])
     assert verdict.rule == "cooldown"
 

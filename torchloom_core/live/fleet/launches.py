@@ -87,7 +87,8 @@ class Launches:
         goes_on = any(map(self.is_in_job, self._at_work(now_ns)))
         for hello in unknown:
             if not goes_on:
-                if not self._may_begin(hello) or not self._is_decided(hello, now_ns):
+                state = self._fleet.state[self._fleet.row_of[hello.worker]]
+                if state not in AT_WORK or not self._is_decided(hello, now_ns):
                     continue
                 if not hello.resumes:
                     waiting = self._desired.set_waiting(self._came_ns.get(hello.launch, now_ns))
@@ -103,9 +104,6 @@ class Launches:
         for row, hello in enumerate(fleet.hello):
             if fleet.state[row] in AT_WORK and fleet.last_seen_ns(row) >= since_ns:
                 yield hello
-
-    def _may_begin(self, hello: Hello) -> bool:
-        return self._fleet.state[self._fleet.row_of[hello.worker]] in AT_WORK
 
     def _is_decided(self, hello: Hello, now_ns: int) -> bool:
         """Return whether it is decided if this worker begins a job, as no other is at work."""

@@ -39,7 +39,6 @@ _TAKEN_AGAIN_S = 600.0
 
 _FILE = "weaver.lock"
 _POLL_S = 0.1
-_RETRY_S = 60.0
 
 
 class FolderLock:
@@ -76,11 +75,6 @@ class FolderLock:
                 return False
             await asyncio.sleep(_POLL_S)
         return True
-
-    async def take_later(self) -> None:
-        """Take the lock once the process that has it has ended."""
-        while not await self.take(_RETRY_S):
-            pass
 
     def release(self) -> None:
         """Release the lock."""

@@ -5,6 +5,7 @@
 
 import asyncio
 import gc
+import math
 import signal
 import socket
 from collections.abc import Callable
@@ -113,7 +114,7 @@ class _Process:
                         if isinstance(weaver, Weaver):
                             self._is_serving = True
                             if not self._lock.held:
-                                later = asyncio.create_task(self._lock.take_later())
+                                later = asyncio.create_task(self._lock.take(math.inf))
                                 stack.callback(later.cancel)
                             gc.freeze()  # what is there now stays; collecting it takes 50 ms
                             await weaver.run(stop)

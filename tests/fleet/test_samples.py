@@ -1,4 +1,6 @@
-"""A stretch of samples has the same effect as the same samples tick by tick."""
+"""A table of samples, or a stretch of ticks, has the same effect as its samples one by one."""
+
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -6,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.examples import examples
-from tests.kernel.runs import START_NS, hello
+from tests.kernel.runs import START_NS, hello, telemetry
 from torchloom_core.config.schema import Costs
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.live.fleet.samples import SampleStretch, SampleTable
@@ -18,6 +20,7 @@ from torchloom_core.wire.messages import Exit
 DAY_S = 86_400
 WORKERS = ("a-0", "a-1", "b-0", "c-0")
 METRICS = ("heat", "unwanted", "loss")
+STATES = ("training", "paused", "standby")
 NEEDS = (Need("heat", 4.0), Need("loss"), NeedPast(("loss",)), NeedFaults(9.0))
 # Few, so that they repeat; what is missing, what is not finite and what has two signs among them.
 finite = [0.0, -0.0, 1.0, 1.0, 2.0]
@@ -63,7 +66,13 @@ def fleet(needs=NEEDS) -> FleetState:
 
 def seen(fleet, now_ns):
     view = fleet.view(now_ns, {})
-    arrays = [view.watched_s, view.heartbeat_age_s, view.progress_age_s, view.window("heat", 4.0)]
+    arrays = [
+        view.step,
+        view.watched_s,
+        view.heartbeat_age_s,
+        view.progress_age_s,
+        view.window("heat", 4.0),
+    ]
     for metric in ("heat", "loss"):
         arrays += [view.latest(metric), view.age_s(metric), view.last_known(metric)]
     arrays += [view.moved_s("loss"), view.rested_s("loss"), view.changed_s("loss")]
@@ -135,3 +144,97 @@ def test_a_stretch_of_a_worker_without_a_hello_is_an_error():
     )
     with pytest.raises(KeyError, match="stranger"):
         fleet().receive_stretch(one)
+
+
+@dataclass(frozen=True)
+class Scrape:
+    """What one tick brings: a row a worker of the tuple, which need not be in order."""
+
+    workers: tuple[str, ...]
+    values: list[list[float]]
+    reported: list[bool] | None
+    state: tuple[str, ...]
+    step: list[int]
+    progress_age_s: float
+
+
+@st.composite
+def scrapes(draw):
+    workers = tuple(draw(st.lists(st.sampled_from(WORKERS), unique=True, min_size=1)))
+    n = len(workers)
+
+    def rows(of):
+        return draw(st.lists(of, min_size=n, max_size=n))
+
+    numbers = st.floats(allow_nan=True, width=64)
+    return Scrape(
+        workers=workers,
+        values=rows(st.lists(numbers, min_size=3, max_size=3)),
+        reported=draw(st.none() | st.just(rows(st.booleans()))),
+        state=tuple(rows(st.sampled_from(STATES))),
+        step=rows(st.integers(-1, 10**9)),
+        progress_age_s=draw(st.floats(0, 1e6)),
+    )
+
+
+def as_table(fleet, scrape, ts_ns):
+    table = SampleTable(
+        workers=scrape.workers,
+        metrics=METRICS,
+        values=np.array(scrape.values),
+        reported=None if scrape.reported is None else np.array(scrape.reported),
+        state=scrape.state,
+        step=np.array(scrape.step),
+        progress_age_s=scrape.progress_age_s,
+    )
+    fleet.receive_table(table, ts_ns)
+
+
+def as_telemetry(fleet, scrape, ts_ns):
+    for row, worker in enumerate(scrape.workers):
+        if scrape.reported is None or scrape.reported[row]:
+            batch = telemetry(
+                worker,
+                dict(zip(METRICS, scrape.values[row], strict=True)),
+                state=scrape.state[row],
+                step=scrape.step[row],
+                progress_age_s=scrape.progress_age_s,
+            )
+            fleet.receive(batch, ts_ns)
+
+
+@given(st.lists(scrapes(), min_size=1, max_size=6))
+def test_a_table_gives_the_same_view_as_the_same_samples_in_batches(story):
+    tables, batches = fleet(), fleet()
+    for tick, scrape in enumerate(story, start=1):
+        ts_ns = START_NS + tick * SECOND_NS
+        as_table(tables, scrape, ts_ns)
+        as_telemetry(batches, scrape, ts_ns)
+        for each in (tables, batches):
+            assert each.close_tick(ts_ns) == []
+        assert seen(tables, ts_ns) == seen(batches, ts_ns)
+
+
+def test_a_table_without_state_and_step_leaves_them_as_they_were():
+    reported = fleet()
+    story = Scrape(WORKERS[:2], [[1.0] * 3] * 2, None, ("paused", "training"), [7, 8], 0.0)
+    as_table(reported, story, START_NS)
+    bare = SampleTable(workers=WORKERS[:2], metrics=("heat",), values=np.ones((2, 1)))
+    reported.receive_table(bare, START_NS)
+    view = reported.view(START_NS, {})
+    assert view.state[:2] == ("paused", "training")
+    assert view.step[:2].tolist() == [7, 8]
+
+
+def test_values_of_an_earlier_incarnation_are_not_in_the_next_column():
+    former = fleet()
+    former.receive_table(SampleTable(WORKERS, ("heat",), np.ones((4, 1))), START_NS)
+    former.register(hello("a-0", incarnation=2), START_NS)
+    former.close_tick(START_NS)
+    newest = former.view(START_NS, {}).window("heat", 1.0)[:, 0]
+    assert np.isnan(newest).tolist() == [True, False, False, False]
+
+
+def test_a_table_of_a_worker_without_a_hello_is_an_error():
+    with pytest.raises(KeyError, match="stranger"):
+        fleet().receive_table(SampleTable(("stranger",), ("heat",), np.ones((1, 1))), START_NS)
