@@ -66,9 +66,9 @@ class Calls:
 
         return asyncio.create_task(call())
 
-    def raw(self, method: str, data: bytes) -> Any:
+    def raw(self, method: str, data: bytes, wait_s: float = LONGEST_S) -> Any:
         """Call any method of any service with any bytes, and return the call."""
-        return self._channel.unary_unary(method)(data, timeout=LONGEST_S)
+        return self._channel.unary_unary(method)(data, timeout=wait_s)
 
     async def close(self, grace_s: float | None = None) -> None:
         """Close the connection, as the end of a process does, or once calls had time to end."""

@@ -4,7 +4,8 @@ import random
 from collections.abc import Iterator
 
 from experiments.lighthouse.calls import heartbeat_bytes, member_bytes, request_bytes
-from torchloom_core.live.lighthouse.protocol import SERVICE
+from torchloom_core.floor.errors import MessageError
+from torchloom_core.live.lighthouse.protocol import SERVICE, decode_request
 
 _METHODS = (f"/{SERVICE}/Heartbeat", f"/{SERVICE}/Heartbeat", f"/{SERVICE}/Quorum", "/x.Y/Z")
 _LONGEST = 200
@@ -45,9 +46,6 @@ def _damaged(rng: random.Random, data: bytes) -> bytes:
 
 def _is_whole(data: bytes) -> bool:
     """Return whether this would wait for a quorum, as a member would."""
-    from torchloom_core.floor.errors import MessageError
-    from torchloom_core.live.lighthouse.protocol import decode_request
-
     try:
         decode_request(data)
     except MessageError:

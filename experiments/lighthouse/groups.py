@@ -1,13 +1,12 @@
 """The processes of one live run: a lighthouse, replica groups, and optionally a Weaver."""
 
-import json
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,10 @@ from typing import Any
 
 import psutil
 
+from experiments.chaos import record
+from experiments.chaos.processes import spawn
 from experiments.lighthouse.trainer import JOURNAL
+from torchloom_core.demos.processes import free_port
 from torchloom_core.demos.steplog import StepLog
 
 HERE = Path(__file__).parent
@@ -48,9 +50,7 @@ class Lighthouse:
         self._folder = folder
         self._arm = arm
         self._starts = 0
-        with socket.socket(socket.AF_INET6) as probe:
-            probe.bind(("::", 0))
-            self.port: int = probe.getsockname()[1]
+        self.port = free_port()
         self.process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -126,11 +126,7 @@ class Trainer:
 
     def journal(self, field: str) -> list[dict[str, Any]]:
         """Return the journal's lines that have ``field``."""
-        if not self._journal.exists():
-            return []
-        text = self._journal.read_text()
-        lines = map(json.loads, text[: text.rfind("\n") + 1].splitlines())
-        return [line for line in lines if field in line]
+        return [line for line in record.rows(self._journal) if field in line]
 
     @property
     def alive(self) -> bool:
@@ -184,9 +180,18 @@ class Run:
         """Those whose process runs."""
         return [trainer for trainer in self.trainers.values() if trainer.alive]
 
-    def all_train(self, after_s: float = 0.0, steps: int = 1, wait_s: float = READY_S) -> None:
-        """Wait until all that are alive have committed ``steps`` together since ``after_s``."""
-        groups = self.alive
+    def all_train(
+        self,
+        after_s: float = 0.0,
+        steps: int = 1,
+        wait_s: float = READY_S,
+        groups: Sequence[Trainer] = (),
+    ) -> None:
+        """Wait until ``groups`` have committed ``steps`` together since ``after_s``.
+
+        By default all that are alive.
+        """
+        groups = groups or self.alive
 
         def together() -> bool:
             return all(
@@ -246,15 +251,7 @@ def _spawn(
     folder: Path, name: str, command: list[str], environment: dict[str, str]
 ) -> "subprocess.Popen[bytes]":
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("TORCHLOOM_JOIN")}
-    with (folder / f"{name}.out").open("wb") as out, (folder / f"{name}.err").open("wb") as err:
-        return subprocess.Popen(
-            command,
-            cwd=folder,
-            env={**inherited, "RUST_LOG": "error", **environment},
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=err,
-        )
+    return spawn(folder, name, command, {**inherited, "RUST_LOG": "error", **environment})
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:

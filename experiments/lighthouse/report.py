@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from experiments.lighthouse.stalls import DETECTED_S, FREEZE, JOIN, LEAVE
 
@@ -161,11 +161,9 @@ def draw(results: Results, folder: Path) -> None:
 
 
 def _figure(columns: int) -> Any:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 3.4), layout="constrained")
-    FigureCanvasAgg(figure)
     return figure, figure.subplots(1, columns, squeeze=False)[0]
 
 
@@ -225,7 +223,6 @@ def _by(found: Sequence[Results], *keys: str) -> dict[tuple[str, ...], list[Resu
 
 
 def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left")
-    for column in columns:
-        table.add_column(column, justify="left" if column in ("", "strike", "scene") else "right")
-    return table
+    left = ("", "strike", "scene")
+    made = (Column(one, justify="left" if one in left else "right") for one in columns)
+    return Table(*made, title=title, title_justify="left")

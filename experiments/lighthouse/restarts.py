@@ -76,6 +76,8 @@ def play(
             scene = scenes[number % len(scenes)]
             show(f"{arm.name}: killed {scene}")
             try:
+                run.all_train(time.time(), 2 * _STEPS_AFTER)
+                time.sleep(rng.uniform(0, 1))
                 restarts.append(_SCENES[scene](run, rng))
             except NotReadyError:
                 restarts.append(Restart(scene, 0, 0, _RECOVERY_S, stood_still=True))
@@ -100,37 +102,28 @@ def take_over(folder: Path, arm: Arm) -> float:
 
 
 def _at_rest(run: Run, rng: random.Random) -> Restart:
-    _settle(run, rng)
-    at_s = _restart(run, rng)
-    run.all_train(at_s, _STEPS_AFTER, _RECOVERY_S)
-    return _counted("at rest", run.alive, at_s, GROUPS)
+    return _counted("at rest", run, run.alive, _restart(run, rng))
 
 
 def _answering(run: Run, rng: random.Random) -> Restart:
-    _settle(run, rng)
     at_s = time.time()
     run.lighthouse.kill_as_it_answers()
     time.sleep(rng.uniform(0, LONGEST_DOWN_S))
     run.lighthouse.start()
-    run.all_train(at_s, _STEPS_AFTER, _RECOVERY_S)
-    return _counted("as it answers", run.alive, at_s, GROUPS)
+    return _counted("as it answers", run, run.alive, at_s)
 
 
 def _joining(run: Run, rng: random.Random) -> Restart:
-    _settle(run, rng)
     old = run.alive
     joiner = run.add(f"g{GROUPS}")
     time.sleep(rng.uniform(*_JOINS_WITHIN_S))
-    at_s = _restart(run, rng)
-    run.all_train(at_s, _STEPS_AFTER, _RECOVERY_S)
-    counted = _counted("while a group joins", old, at_s, GROUPS)
+    counted = _counted("while a group joins", run, old, _restart(run, rng))
     joiner.strike(signal.SIGUSR1)
     joiner.process.wait()
     return counted
 
 
 def _dying(run: Run, rng: random.Random) -> Restart:
-    _settle(run, rng)
     victim = run.trainers[f"g{rng.randrange(GROUPS)}"]
     survivors = [trainer for trainer in run.alive if trainer is not victim]
     before = rng.random() < 0.5
@@ -141,7 +134,7 @@ def _dying(run: Run, rng: random.Random) -> Restart:
     victim.process.wait()
     run.all_train(at_s, _STEPS_AFTER, _RECOVERY_S)
     first_s = min(at_s, dead_s)
-    counted = _counted("while a group dies", survivors, first_s, GROUPS - 1)
+    counted = _counted("while a group dies", run, survivors, first_s, GROUPS - 1)
     run.add(victim.group)
     run.all_train()
     return counted
@@ -150,11 +143,6 @@ def _dying(run: Run, rng: random.Random) -> Restart:
 _SCENES: dict[str, Callable[[Run, random.Random], Restart]] = dict(
     zip(SCENES, (_at_rest, _joining, _dying, _answering), strict=True)
 )
-
-
-def _settle(run: Run, rng: random.Random) -> None:
-    run.all_train(time.time(), 2 * _STEPS_AFTER)
-    time.sleep(rng.uniform(0, 1))
 
 
 def _restart(run: Run, rng: random.Random, victim: Trainer | None = None) -> float:
@@ -171,7 +159,11 @@ def _restart(run: Run, rng: random.Random, victim: Trainer | None = None) -> flo
     return at_s
 
 
-def _counted(scene: str, trainers: Iterable[Trainer], at_s: float, alive: int) -> Restart:
+def _counted(
+    scene: str, run: Run, trainers: Iterable[Trainer], at_s: float, alive: int = GROUPS
+) -> Restart:
+    """Wait until all train again, and return what these had to suffer since ``at_s``."""
+    run.all_train(at_s, _STEPS_AFTER, _RECOVERY_S)
     rows = [(trainer, [r for r in trainer.rows if r["t"] > at_s]) for trainer in trainers]
     return Restart(
         scene=scene,

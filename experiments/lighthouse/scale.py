@@ -3,7 +3,6 @@
 import asyncio
 import multiprocessing
 import os
-import statistics
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,7 +15,7 @@ import grpc
 import psutil
 from torchft._torchft import ManagerServer
 
-from experiments.lighthouse.calls import member_bytes, request_bytes
+from experiments.lighthouse.calls import Calls, member_bytes, request_bytes
 from experiments.lighthouse.groups import Arm, Lighthouse
 from torchloom_core.live.lighthouse.protocol import SERVICE
 
@@ -26,12 +25,6 @@ _MEASURED_S = 20.0
 _ROUND_S = 120.0
 _CONNECTIONS = 50
 """Over which requests for a quorum come: 1,000 in one process would measure that process."""
-
-_OPTIONS = (
-    ("grpc.max_receive_message_length", -1),
-    ("grpc.use_local_subchannel_pool", 1),
-    ("grpc.enable_http_proxy", 0),
-)
 
 
 @dataclass(frozen=True)
@@ -54,11 +47,6 @@ class Load:
     cpu: float
     rss_mb: float
     rounds_s: tuple[float, ...]
-
-    @property
-    def round_s(self) -> float:
-        """Median of the rounds, seconds; infinite where none was over."""
-        return statistics.median(self.rounds_s) if self.rounds_s else float("inf")
 
 
 def measure(folder: Path, arm: Arm, groups: int, rounds: int, show: Callable[[str], None]) -> Load:
@@ -119,27 +107,24 @@ def _heartbeat(url: str, groups: int, near: Connection) -> None:
 
 
 async def _rounds(target: str, groups: int, rounds: int) -> list[float]:
-    channels = [
-        grpc.aio.insecure_channel(target, options=_OPTIONS)
-        for _ in range(min(groups, _CONNECTIONS))
-    ]
+    connections = [Calls(target) for _ in range(min(groups, _CONNECTIONS))]
     took = []
     try:
         for step in range(rounds + 1):
             began_s = time.monotonic()
-            calls = [
-                channels[number % len(channels)].unary_unary(f"/{SERVICE}/Quorum")(
-                    _request(_name(number), step), timeout=_ROUND_S
+            requests = [
+                connections[number % len(connections)].raw(
+                    f"/{SERVICE}/Quorum", _request(_name(number), step), _ROUND_S
                 )
                 for number in range(groups)
             ]
-            await asyncio.gather(*calls)
+            await asyncio.gather(*requests)
             took.append(time.monotonic() - began_s)
     except grpc.aio.AioRpcError:
         pass
     finally:
-        for channel in channels:
-            await channel.close()
+        for connection in connections:
+            await connection.close()
     return took[1:]  # the first waits for late groups
 
 

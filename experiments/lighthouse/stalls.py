@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from experiments.lighthouse.groups import Arm, Run, Trainer, started, until
+from experiments.lighthouse.groups import Arm, Run, Trainer, started
 
 GROUPS = 3
 FREEZE = "SIGSTOP"
@@ -86,19 +86,7 @@ def _frozen(run: Run, arm: Arm, victim: Trainer) -> Stall:
     """Stop a group, wait until the others train without it, and let it go on."""
     survivors = [trainer for trainer in run.alive if trainer is not victim]
     at_s = victim.strike(signal.SIGSTOP)
-
-    def go_on() -> bool:
-        return all(
-            sum(
-                r["committed"] and r["participants"] == len(survivors)
-                for r in t.rows[-50:]
-                if r["t"] > at_s
-            )
-            >= _STEPS_AFTER
-            for t in survivors
-        )
-
-    until(go_on, "others that train without the frozen group", _RECOVERY_S)
+    run.all_train(at_s, _STEPS_AFTER, _RECOVERY_S, survivors)
     stall = _stall(arm, FREEZE, survivors, at_s)
     let_go_s = victim.strike(signal.SIGCONT)
     run.all_train(let_go_s)
