@@ -50,9 +50,10 @@ class BoostingPredictor(RowLearner):
         l2: NotNegative = 1.0
         """Ridge penalty on a leaf's log odds."""
 
+    options: Options
+
     def __init__(self, options: Options) -> None:
         super().__init__(options)
-        self._options = options
         self._with_lightgbm = options.library == "lightgbm"
         if self._with_lightgbm:
             try:
@@ -80,11 +81,11 @@ class BoostingPredictor(RowLearner):
         """Return the number of trees by early stopping on the later part."""
         earlier, later = rows.split(_LATER, self.horizon_s)
         if not (earlier.has_both_outcomes and later.has_both_outcomes):
-            return min(_TREES_UNTRIED, self._options.max_trees)
-        return int(self._boost(earlier, self._options.max_trees, later).n_iter_)
+            return min(_TREES_UNTRIED, self.options.max_trees)
+        return int(self._boost(earlier, self.options.max_trees, later).n_iter_)
 
     def _boost(self, rows: Rows, trees: int, later: Rows | None = None) -> Any:
-        options = self._options
+        options = self.options
         if self._with_lightgbm:
             return LightGBMTrees.grow(
                 rows,

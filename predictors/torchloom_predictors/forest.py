@@ -35,15 +35,13 @@ class ForestPredictor(RowLearner):
         min_leaf_rows: Annotated[int, msgspec.Meta(ge=1)] = 5
         """Number of trees, and least rows per leaf."""
 
-    def __init__(self, options: Options) -> None:
-        super().__init__(options)
-        self._options = options
+    options: Options
 
     def grow(self, rows: Rows) -> Any:
         """Grow all trees on all rows."""
         from sklearn.ensemble import RandomForestClassifier
 
-        options = self._options
+        options = self.options
         forest = RandomForestClassifier(
             n_estimators=options.trees,
             min_samples_leaf=options.min_leaf_rows,

@@ -19,7 +19,7 @@ class LogisticPredictor(RegressionLearner):
 
     def grow(self, rows: Rows) -> Any:
         """Fit the coefficients on all rows."""
-        return Regression.fit(signed_log(rows.features), rows.failed, self.l2)
+        return Regression.fit(signed_log(rows.features), rows.failed, self.options.l2)
 
 
 @hookimpl

@@ -23,7 +23,7 @@ class OneRulePredictor(RegressionLearner):
         alone = np.zeros_like(rows.features)
         best = _best(rows)
         alone[:, best] = signed_log(rows.features[:, best])
-        return Regression.fit(alone, rows.failed, self.l2)
+        return Regression.fit(alone, rows.failed, self.options.l2)
 
 
 def _best(rows: Rows) -> int:

@@ -134,9 +134,7 @@ class RegressionLearner(RowLearner):
     trusted: ClassVar = ()
     Options = RegressionOptions
 
-    def __init__(self, options: RegressionOptions) -> None:
-        super().__init__(options)
-        self.l2 = options.l2
+    options: RegressionOptions
 
     def log_odds(self, trees: Any, features: Floats) -> Floats:
         """Return ``(rows,)`` log odds of the regression."""

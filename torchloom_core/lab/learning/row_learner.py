@@ -83,7 +83,8 @@ class RowLearner(GatheredLearner):
     section 4.1).
 
     A subclass defines the class attributes ``name``, ``Options`` (which extend :class:`RowOptions`)
-    and ``trusted``, and the three abstract methods. Its inputs are in ``features``.
+    and ``trusted``, and the three abstract methods. Its options are in ``options``, its
+    inputs in ``features``.
 
     Examples
     --------
@@ -136,8 +137,7 @@ class RowLearner(GatheredLearner):
             seasons_s=options.seasons_s,
             incident_s=options.incident_s,
         )
-        self._max_healthy = options.max_healthy
-        self._seed = options.seed
+        self.options = options
         self._trees: Any = None
         self._restored = b""  # serialising again could give other bytes
         self._learned = Learned(features=(), shown=(), share=1.0, prior=0.0, usual=())
@@ -227,16 +227,16 @@ class RowLearner(GatheredLearner):
 
     def learning_bytes(self, size: FitSize) -> int:
         """Return the most memory that learning takes, bytes."""
-        return size.sample_bytes(self._max_healthy, len(self.features.names))
+        return size.sample_bytes(self.options.max_healthy, len(self.features.names))
 
     @property
     def sampled(self) -> Hashable:
         """A key of its rows: learners with equal keys learn from the same rows."""
-        return self.features, self._max_healthy, self._seed
+        return self.features, self.options.max_healthy, self.options.seed
 
     def gathering(self) -> RowGathering:
         """Return a new gathering of its rows."""
-        return RowGathering(self.features, self._max_healthy, self._seed)
+        return RowGathering(self.features, self.options.max_healthy, self.options.seed)
 
     def learn(self, rows: Rows) -> None:
         """Grow the trees on rows of its features."""
@@ -280,11 +280,7 @@ class RowLearner(GatheredLearner):
         """Restore the parts; ModelError if one is missing or damaged, or has other features."""
         card = f"{self.name}.json"
         learned = json_part(parts, card, Learned)
-        if learned.features != self.features.names:
-            raise ModelError(
-                f"{card}: need the {len(self.features.names)} features of the options, was "
-                f"{len(learned.features)} of other options"
-            )
+        self.features.refuse_others(learned.features, card)
         data = part_of(parts, self.part)
         if not all(0 <= place < len(learned.features) for place in learned.shown):
             raise ModelError(f"{card}: need column indices of its features")
