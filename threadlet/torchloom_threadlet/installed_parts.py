@@ -42,7 +42,7 @@ def installed_parts(level: int = logging.WARNING) -> Mapping[str, Part]:
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # noqa: BLE001 - the code of anyone's package
-            text = plain_line(f"{type(error).__name__}: {error}")
+            text = plain_line(error_line(error))
             _logger.log(level, "trainer capability %s is left out: %s: %s", name, value, text)
     return dict(islice(found.items(), MAX_FIELDS))
 
@@ -93,4 +93,4 @@ def guarded(part: Part) -> Iterator[None]:
     except BaseException as error:
         if is_own(part) or type(error).__name__ == "CancelledError":  # the sidecar ends
             raise
-        raise OperationError(f"{type(error).__name__}: {error}") from None
+        raise OperationError(error_line(error)) from None

@@ -40,13 +40,15 @@ class DrainKind(ActionKind[DrainGroup]):
             if standbys := [g for g in action.groups if run.standby_members(g)]:
                 problems = [f"standby {standbys[0]} has to be drained alone"]
             else:
-                problems = [cannot_agree("a drain of several groups", run, _roles(action, run))]
+                problems = [
+                    cannot_agree("a drain of several groups", run, run.roles_of(action.groups))
+                ]
         return next(filter(None, problems), "")
 
     def stages(self, action: DrainGroup, run: Run) -> Stages:
         """Return the drain of all their workers."""
         rows = [row for group in action.groups for row in run.members(group)]
-        if len(rows) > 1 and not cannot_agree("a drain", run, _roles(action, run)):
+        if len(rows) > 1 and not cannot_agree("a drain", run, run.roles_of(action.groups)):
             return fenced_stages(Drain(), run, action.groups)
         return Stages((run.stage(rows or run.standby_members(action.group), Drain()),))
 
@@ -57,10 +59,6 @@ class DrainKind(ActionKind[DrainGroup]):
     def describe(self, action: Mapping[str, Any]) -> str:
         """Return ``drain group g1``, or ``drain group g1, g2``."""
         return f"drain group {', '.join([action['group'], *action.get('also', ())])}"
-
-
-def _roles(action: DrainGroup, run: Run) -> set[str]:
-    return {run.fleet.role_of(group) for group in action.groups}
 
 
 def _obstacle(group: str, run: Run) -> str:

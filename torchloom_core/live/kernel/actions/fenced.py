@@ -21,7 +21,7 @@ def fenced_stages(do: Operation, run: Run, groups: Iterable[str] = ()) -> Stages
 
 def ranks_for(change: FencedChange, run: Run) -> list[int]:
     """Return the rows that vote on a change: the ranks of the roles that it concerns."""
-    roles = {run.fleet.role_of(group) for group in change.groups}
+    roles = run.roles_of(change.groups)
     if isinstance(change.do, SetKnobs):
         roles = run.roles_with(change.do.values)
     return run.voters(roles)

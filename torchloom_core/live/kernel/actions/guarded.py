@@ -1,11 +1,12 @@
 """A kind of action from another package: whatever its code does, the Weaver goes on."""
 
 import logging
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar, get_args
 
 from torchloom_core.floor.errors import PluginError
-from torchloom_core.interface.foreign import one_line
+from torchloom_core.interface.foreign import one_line, text_of
 from torchloom_core.live.fleet.cordons import Cordons
 from torchloom_core.live.kernel.actions.kind import ActionKind, Stages, Subject
 from torchloom_core.live.kernel.actions.run import Run
@@ -69,7 +70,8 @@ class GuardedKind(ActionKind[Any]):
 
     def price_gpu_s(self, action: Action, run: Run) -> float:
         """Return its price."""
-        return float(self._ask("price_gpu_s", lambda _: 0.0, (int, float), action, run))
+        price = float(self._ask("price_gpu_s", lambda _: 0.0, (int, float), action, run))
+        return price if math.isfinite(price) else 0.0
 
     def stages(self, action: Action, run: Run) -> Stages:
         """Return its commands; PluginError if the kind fails."""
@@ -143,7 +145,7 @@ class GuardedKind(ActionKind[Any]):
             if isinstance(found, Iterator):
                 found = list(found)
             if isinstance(found, str):
-                found = found[:MAX_TEXT]
+                found = text_of(found)[:MAX_TEXT]
             if isinstance(found, wanted):
                 answer: _R = found
                 return answer

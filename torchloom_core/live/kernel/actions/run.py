@@ -91,6 +91,12 @@ class Run:
         hellos = [self.fleet.hello[row] for row in self.in_training()]
         return {one.role for one in hellos if any(own.name in knobs for own in one.knobs)}
 
+    def roles_of(self, groups: Collection[str]) -> set[str]:
+        """Return the roles of the present workers of these groups."""
+        fleet = self.fleet
+        rows = (row for row, one in enumerate(fleet.hello) if one.group in groups)
+        return {fleet.hello[row].role for row in rows if not fleet.is_over(row)}
+
     def members(self, group: str) -> list[int]:
         """Return the rows of a group that trains."""
         return self.fleet.groups("training", "paused").get(group, [])
