@@ -17,6 +17,7 @@ import msgspec
 
 from torchloom_core.floor.entry_points import entry_points
 from torchloom_core.floor.errors import PluginError
+from torchloom_core.floor.plain_text import plain_line
 from torchloom_core.floor.suggest import nearest
 from torchloom_core.wire import operations
 from torchloom_core.wire.actions import Action
@@ -60,7 +61,7 @@ def find_part(name: str, part: str) -> ModuleType | None:
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001 - the code of anyone's package
-        raise PluginError(f"capability {name}: {package}.{part}: {error!r}") from None
+        raise PluginError(f"capability {name}: {package}.{part}: {_text_of(error)}") from None
 
 
 @cache
@@ -131,7 +132,7 @@ def _converted(plain: Any, kind: Any, hook: Callable[[Any, Any], Any]) -> Any:
     except msgspec.ValidationError as error:
         raise ValueError(str(error)) from None
     except Exception as error:  # noqa: BLE001 - the code of anyone's package
-        raise ValueError(f"{type(error).__name__}: {error}") from None
+        raise ValueError(_text_of(error)) from None
 
 
 class Uninstalled:
@@ -185,6 +186,14 @@ def json_decoder(kind: Any) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(kind, dec_hook=decode_open)
 
 
+def _text_of(error: BaseException) -> str:
+    """Return an error of anyone's package, whose ``str`` may raise as well, in one line."""
+    try:
+        return plain_line(repr(error))
+    except Exception:  # noqa: BLE001 - the code of anyone's package
+        return type(error).__name__
+
+
 def _package_of(name: str) -> str:
     try:
         return installed()[name]
@@ -198,7 +207,7 @@ def _load(name: str, package: str) -> ModuleType:
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001 - the code of anyone's package
-        raise PluginError(f"capability {name}: {package}: {error!r}") from None
+        raise PluginError(f"capability {name}: {package}: {_text_of(error)}") from None
 
 
 def _structs(module: ModuleType, base: type[_T]) -> Iterator[type[_T]]:

@@ -29,6 +29,8 @@ def unguarded_kind(name: str) -> ActionKind[Any]:
     kind = getattr(module, "KIND", None)
     if not isinstance(kind, ActionKind):
         raise PluginError(f"capability {name}: need KIND in its module kind, an ActionKind")
+    if not hasattr(kind, "message"):
+        raise PluginError(f"capability {name}: need message in KIND, its action")
     return kind
 
 
