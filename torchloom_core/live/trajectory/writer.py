@@ -115,10 +115,10 @@ class TrajectoryWriter:
         """Take any other input and its outputs."""
         if not self._takes_input(ts_recv_ns):
             return
-        for n, part in enumerate((message, *outputs)):
-            line = self._line(part, n, len(outputs), ts_recv_ns)
-            self._lines.append(line)
-            self._buffered_bytes += len(line)
+        parts = enumerate((message, *outputs))  # all or none: a record without a part is damaged
+        lines = [self._line(part, n, len(outputs), ts_recv_ns) for n, part in parts]
+        self._lines += lines
+        self._buffered_bytes += sum(map(len, lines))
         if self._buffered_bytes > BUFFER_BYTES:
             self.flush()
 
