@@ -91,6 +91,7 @@ def guarded(part: Part) -> Iterator[None]:
     except (Exception, KeyboardInterrupt):
         raise
     except BaseException as error:
-        if is_own(part) or type(error).__name__ == "CancelledError":  # the sidecar ends
+        ends = isinstance(part, SidecarPart) and type(error).__name__ == "CancelledError"
+        if is_own(part) or ends:
             raise
         raise OperationError(error_line(error)) from None

@@ -14,6 +14,7 @@ from torchloom_core.wire.actions import Action, name_of
 from torchloom_core.wire.commands import Command
 from torchloom_core.wire.decisions import Output
 from torchloom_core.wire.limits import MAX_TEXT
+from torchloom_core.wire.operations import Operation
 from torchloom_core.wire.plans import Plan, Stage
 
 _FLAGS = tuple(ActionKind.__annotations__)
@@ -80,8 +81,9 @@ class GuardedKind(ActionKind[Any]):
             raise PluginError(problem)
 
         found = self._ask("stages", fail, Stages, action, run)
-        is_right = all(isinstance(stage, Stage) for stage in found.stages)
-        return found if is_right else fail(f"capability {self._name}: stages: need Stage objects")
+        if all(map(_can_be_sent, found.stages)):
+            return found
+        return fail(f"capability {self._name}: stages: need Stage objects of Run.stage")
 
     def at_once(self, action: Action, cordons: Cordons, now_ns: int) -> None:
         """Apply it."""
@@ -98,7 +100,8 @@ class GuardedKind(ActionKind[Any]):
 
     def calls_off(self, action: Action) -> tuple[str, str]:
         """Return the target whose plan it calls off."""
-        return self._ask("calls_off", lambda _: ("", ""), tuple, action)
+        found = self._ask("calls_off", lambda _: ("", ""), tuple, action)
+        return found if [*map(type, found)] == [str, str] else ("", "")
 
     def begin(self, plan: Plan, run: Run) -> list[Output]:
         """Prepare for a plan."""
@@ -159,3 +162,11 @@ class GuardedKind(ActionKind[Any]):
             self._logged.add(method)
             _log.warning("%s", text)
         return instead(text)
+
+
+def _can_be_sent(stage: Any) -> bool:
+    return (
+        isinstance(stage, Stage)
+        and isinstance(stage.operation, Operation)
+        and all((type(w), type(n)) == (str, int) for w, n in stage.incarnations)
+    )
