@@ -4,6 +4,7 @@ The training thread enters through :class:`~torchloom_threadlet.loom.Loom`, at s
 link's thread through the methods of :class:`~torchloom_threadlet.trainer.linked_trainer.Trainer`.
 """
 
+import contextlib
 import logging
 import math
 import os
@@ -136,13 +137,18 @@ class Worker(Reporter):
         if isinstance(command.do, FencedChange):
             self.changes.offer(command, command.do)
         elif self.operations.is_at_once(command):
-            if self.operations.may_block(command):  # this thread also sends heartbeats
-                threading.Thread(target=self._execute, args=(command,), daemon=True).start()
-            else:
-                self._execute(command)
+            self._execute_at_once(command)
         else:
             self._pending.put(command)
             self.has_pending = True
+
+    def _execute_at_once(self, command: Command) -> None:
+        """Carry out a command here, or beside: this thread also sends heartbeats."""
+        if self.operations.may_block(command):
+            beside = threading.Thread(target=self._execute, args=(command,), daemon=True)
+            with contextlib.suppress(RuntimeError):  # a limit of the system's
+                return beside.start()
+        return self._execute(command)
 
     def update_pause(self, state: PauseState) -> None:
         """Extend or end a pause, as the Weaver reports."""
