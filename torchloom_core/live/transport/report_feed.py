@@ -62,14 +62,21 @@ class ReportFeed:
         self.others_there = False
 
     async def look_for_others(self) -> None:
-        """Find out whether another Weaver reads the stream."""
-        self.others_there = any(info.push_bound for info in await self._consumers())
+        """Find out whether another Weaver reads the stream, and what the last one was sent.
+
+        Called before ``deliver_to`` is subscribed to: from then on the last Weaver's consumer
+        delivers here what it never saw.
+        """
+        found = await self._consumers()
+        self.others_there = any(info.push_bound for info in found)
+        self._delivered_before = max((_delivered(info) for info in found), default=0)
 
     async def begin(self) -> None:
         """Continue after the reports that the last Weaver acknowledged."""
         before = await self._consumers()
         self._taken = max(map(_floor, before), default=0)
-        self._delivered_before = max((_delivered(info) for info in before), default=0)
+        if self.others_there:
+            self._delivered_before = max((_delivered(info) for info in before), default=0)
         await self._begin_consumer()
         for info in before:
             await self._drop(info.name)
