@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Unpack
 
 from torchloom_core.wire.messages import WorkerState
-from torchloom_threadlet.adapters.adapter import Adapter, Diverged, end_drained
+from torchloom_threadlet.adapters.adapter import Adapter, Diverged, end_drained, overridden
 from torchloom_threadlet.cleaning import error_line
 from torchloom_threadlet.identity import Identity, Join
 from torchloom_threadlet.ipc import Goodbye
@@ -57,6 +57,8 @@ class Loom:
         self._worker = Worker(identity, join, name, held=held, standby_tasks=standby_tasks)
         adapter.bind(self, self._worker)
         self.on_drain(adapter.leave)
+        self._vote, self._boundary = overridden(adapter, "vote"), overridden(adapter, "boundary")
+        self._resume = overridden(adapter, "resume")
         self._append = self._worker.samples.waiting.append
         self._serial = 0
         # Reentrant: a user's signal handler may step during a step.
@@ -126,18 +128,18 @@ class Loom:
         SystemExit
             With status 0, in a loop that continues after the drain.
         """
-        worker, adapter = self._worker, self.adapter
+        worker = self._worker
         try:
-            if worker.going:
-                adapter.vote(step)
-            step, own = adapter.boundary(step)
-            if own:
+            if self._vote is not None and worker.going:
+                self._vote(step)
+            if self._boundary is not None:
+                step, own = self._boundary(step)
                 metrics = {**own, **metrics}
         except Diverged:
             raise
         except Exception as error:  # noqa: BLE001 - the adapter's
             self._complain(error)
-            self._ask(adapter.close)  # it may not vote as often as other ranks
+            self._ask(self.adapter.close)  # it may not vote as often as other ranks
         try:
             for name, value in metrics.items():
                 if type(value) is not float and hasattr(value, "detach"):
@@ -155,7 +157,8 @@ class Loom:
                     worker.execute_pending()
                 finally:
                     self._executing.release()
-            adapter.resume(worker.going)
+            if self._resume is not None:
+                self._resume(worker.going)
         except Exception as error:  # noqa: BLE001 - training continues
             self._complain(error)
         return worker.going or self._dismiss()
@@ -215,11 +218,9 @@ class Loom:
         """Register a knob: ``get()`` returns its value, ``set(value)`` is called between steps.
 
         A knob with ``fence="run"`` is set on all ranks between the same two steps; a joining rank
-        sets it before it loads the weights. ``check(values)``, if given, is called first with the
-        values that all knobs would have, and raises if they are not compatible. A knob that is
-        used up by training (``used_up``), such as a number of steps to skip, is not set again when
-        the run restarts.
-
+        sets it before it loads the weights. ``check(values)`` is called first with the values that
+        all knobs would have, and raises if they are not compatible. One that is ``used_up`` by
+        training, as a number of steps to skip, is not set again when the run restarts.
         A knob whose ``get`` raises is not registered, and a warning is logged.
         """
         try:
@@ -309,9 +310,8 @@ class Loom:
         """Name work that takes longer than a step, such as an evaluation, so that it is no hang.
 
         Use ``with loom.phase("evaluate", at_most_s=300):`` or ``@loom.phase("evaluate")``. For
-        ``at_most_s`` seconds the policy ``hang`` treats the worker as healthy although it finishes
-        no step; after that the usual rules apply. Phases may be nested, and used in any thread.
-        It costs about 20 microseconds and never raises.
+        ``at_most_s`` seconds the policy ``hang`` does not mind that no step ends. Phases may be
+        nested, and used in any thread.
         """
         return self._worker.phase(name, at_most_s)
 

@@ -8,7 +8,7 @@ once, and training continues without that part; only :class:`Diverged` passes. P
 import logging
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from torchloom_threadlet.cleaning import whole
@@ -120,6 +120,12 @@ class Adapter:
             {name: value for name, value in state["knobs"].items() if name in registered}
         )
         worker.announce()
+
+
+def overridden(adapter: Adapter, method: str) -> Callable[..., Any] | None:
+    """Return a method of an adapter; None for one that does nothing, which would cost a step."""
+    is_own = getattr(type(adapter), method) is not getattr(Adapter, method)
+    return getattr(adapter, method) if is_own else None
 
 
 class PlainAdapter(Adapter):
