@@ -15,6 +15,7 @@
     │   ├── OvertakenError   an earlier Weaver took over after this one had read the state
     │   └── OutrankedError   workers have obeyed a higher epoch than this Weaver's
     ├── TraceError           a trace bundle, or the data for one, breaks a rule
+    ├── CheckpointError      a checkpoint cannot be saved, read or verified
     ├── ModelError           a fitted model cannot be read, or does not fit its use
     ├── LeakError            a score would use information from the future
     ├── WorkerLost           a process that simulates runs ended
@@ -122,6 +123,10 @@ class TraceError(TorchloomError):
     """A trace bundle, or the data for one, breaks a rule."""
 
     exit_code = 6
+
+
+class CheckpointError(TorchloomError):
+    """A checkpoint cannot be saved, read or verified."""
 
 
 class ModelError(TorchloomError):

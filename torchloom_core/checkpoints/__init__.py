@@ -1,0 +1,1 @@
+"""Checkpoints on a storage: how they are laid out, written, listed and verified."""

@@ -1,0 +1,115 @@
+"""What a checkpoint consists of: a folder with a manifest, and two files of each rank.
+
+``<generation>-step-<step>-<token>/`` has ``rank-<k>.bin``, the bytes of its tensors one after
+another, ``rank-<k>.json``, a :class:`Shard` that names them, and ``manifest.json``, a
+:class:`Manifest`. The manifest is written last: a folder without one is no checkpoint. No folder is
+written to again.
+"""
+
+import re
+from typing import Any, NamedTuple
+
+import msgspec
+
+from torchloom_core.wire.limits import Count, Rank, Stamp
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+
+_FOLDER = re.compile(r"(\d{4,9})-step-(\d{10,16})-([0-9a-f]{8})")
+
+
+class Piece(msgspec.Struct, frozen=True, kw_only=True):
+    """A tensor, or this rank's part of one.
+
+    Attributes
+    ----------
+    name : str
+        Its name in the state, such as ``model.layers.0.weight``.
+    dtype : str
+        As torch names it, such as ``float32``.
+    shape : tuple of int
+        Of the whole tensor.
+    offsets, sizes : tuple of int
+        Where this part begins in it, and its shape.
+    at, bytes : int
+        Where its bytes begin in the rank's file, and how many there are.
+    sha256 : str
+        Of those bytes, in hexadecimal digits.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[Count, ...]
+    offsets: tuple[Count, ...]
+    sizes: tuple[Count, ...]
+    at: Count
+    bytes: Count
+    sha256: str = ""
+
+
+class Shard(msgspec.Struct, frozen=True, kw_only=True):
+    """What one rank saved: its pieces, and its values that are no tensors.
+
+    ``own`` belongs to the rank, such as its random states; ``shared`` is the same on all ranks.
+    """
+
+    rank: Rank
+    pieces: tuple[Piece, ...]
+    own: Any = None
+    shared: Any = None
+
+
+class ShardFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A rank's two files: bytes of its tensors, and the digest of its ``.json``."""
+
+    rank: Rank
+    bytes: Count
+    sha256: str
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """Says that a checkpoint is complete, and what it consists of.
+
+    Of two checkpoints the one with the larger generation is newer, of equal ones that with the
+    larger step, whatever the clock says: a run that goes back begins a generation.
+    """
+
+    format: Count = FORMAT
+    generation: Count
+    step: Count
+    run: str = ""
+    saved_ns: Stamp
+    shards: tuple[ShardFile, ...]
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of all tensors."""
+        return sum(shard.bytes for shard in self.shards)
+
+
+class Folder(NamedTuple):
+    """The name of a checkpoint's folder; the token tells two savers apart."""
+
+    generation: int
+    step: int
+    token: str
+
+    def __str__(self) -> str:
+        return f"{self.generation:04d}-step-{self.step:010d}-{self.token}"
+
+
+def read_folder(name: str) -> Folder | None:
+    """Return what a folder's name says, or None if it is no checkpoint's."""
+    found = _FOLDER.fullmatch(name)
+    return Folder(int(found[1]), int(found[2]), found[3]) if found else None
+
+
+def tensors_file(rank: int) -> str:
+    """Return the name of a rank's tensors."""
+    return f"rank-{rank}.bin"
+
+
+def shard_file(rank: int) -> str:
+    """Return the name of a rank's :class:`Shard`."""
+    return f"rank-{rank}.json"

@@ -1,0 +1,142 @@
+"""Where checkpoints are stored: folders of files, each written whole and once."""
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+from torchloom_core.floor.errors import CheckpointError
+
+_PART = ".part"
+_LOCK = ".saving"
+_LONGEST_OWNER = 256
+
+
+class Storage(Protocol):
+    """A place of folders. All methods raise OSError; names are ``<folder>/<file>``."""
+
+    name: str
+    """What the user calls it: a path or a URL."""
+
+    def folders(self) -> list[str]:
+        """Return the names of the folders, in any order; none if the place does not exist."""
+
+    def files(self, folder: str) -> list[str]:
+        """Return the names of a folder's files; none if it does not exist."""
+
+    def open(self, name: str) -> BinaryIO:
+        """Open a file to read; it can seek."""
+
+    def write(self, name: str, parts: Iterable[bytes | memoryview]) -> None:
+        """Write a file that does not exist: afterwards it is there whole, also after a crash."""
+
+    def remove(self, folder: str) -> None:
+        """Remove a folder."""
+
+    def lock(self, owner: str) -> str:
+        """Become the one that saves here, until this process ends; return who is instead, or "".
+
+        Where a storage has no locks it is always granted.
+        """
+
+    def unlock(self) -> None:
+        """Let another process save here."""
+
+
+class LocalFolder:
+    """A folder of this machine, or a shared file system."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+        self.name = str(path)
+        self._lock = -1
+
+    def folders(self) -> list[str]:
+        """Return the names of the folders."""
+        with suppress(FileNotFoundError):
+            return [entry.name for entry in os.scandir(self.path) if entry.is_dir()]
+        return []
+
+    def files(self, folder: str) -> list[str]:
+        """Return the names of a folder's files."""
+        with suppress(FileNotFoundError):
+            return [
+                entry.name
+                for entry in os.scandir(self.path / folder)
+                if entry.is_file() and not entry.name.endswith(_PART)
+            ]
+        return []
+
+    def open(self, name: str) -> BinaryIO:
+        """Open a file to read."""
+        return (self.path / name).open("rb")
+
+    def write(self, name: str, parts: Iterable[bytes | memoryview]) -> None:
+        """Write and sync a file under another name, then rename it and sync its folder."""
+        path = self.path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_name(path.name + _PART)
+        try:
+            with part.open("wb", buffering=0) as file:
+                for data in parts:
+                    left = memoryview(data)
+                    while len(left):
+                        left = left[file.write(left) :]
+                os.fsync(file.fileno())
+            part.rename(path)
+        except BaseException:
+            with suppress(OSError):
+                part.unlink(missing_ok=True)
+            raise
+        for folder in (path.parent, self.path):
+            _sync(folder)
+
+    def remove(self, folder: str) -> None:
+        """Remove a folder; first its manifest would go, so it is moved out of sight at once."""
+        away = self.path / f".{folder}.removed"
+        (self.path / folder).rename(away)
+        shutil.rmtree(away)
+
+    def lock(self, owner: str) -> str:
+        """Lock a file that names the owner; the lock ends with the process, however it ends."""
+        if self._lock >= 0:
+            return ""
+        self.path.mkdir(parents=True, exist_ok=True)
+        handle = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            there = os.pread(handle, _LONGEST_OWNER, 0).decode(errors="replace")
+            os.close(handle)
+            return there or "another process"
+        except OSError:  # a file system without locks
+            os.close(handle)
+            return ""
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, owner.encode()[:_LONGEST_OWNER], 0)
+        self._lock = handle
+        return ""
+
+    def unlock(self) -> None:
+        """Let another process save here."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+
+def _sync(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def storage_at(place: str) -> Storage:
+    """Return the storage of a path or a URL; CheckpointError if it cannot be."""
+    if "://" in place:
+        raise CheckpointError(f"{place}: need a path")
+    return LocalFolder(Path(place))
