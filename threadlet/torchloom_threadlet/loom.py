@@ -7,30 +7,32 @@ waiting standby, and a loop that continues after a drain, which ends its process
 import atexit
 import logging
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from torchloom_core.wire.messages import WorkerState
-from torchloom_threadlet.adapters.adapter import Adapter, Diverged, end_drained, overridden
+from torchloom_threadlet.adapters.adapter import Adapter, Diverged, overridden
 from torchloom_threadlet.cleaning import error_line
 from torchloom_threadlet.identity import Identity, Join
 from torchloom_threadlet.ipc import Goodbye
 from torchloom_threadlet.trainer.actuators import KnobForm, knob_of
+from torchloom_threadlet.trainer.exception_hook import ExceptionHook
 from torchloom_threadlet.trainer.standby_tasks import StandbyTasks
+from torchloom_threadlet.trainer.stepping_threads import SEVERAL, SteppingThreads
 from torchloom_threadlet.trainer.trainer_log import TrainerLog
 from torchloom_threadlet.trainer.worker import Worker
 from torchloom_threadlet.training.optimizer_knobs import managed
 from torchloom_threadlet.training.rounds import Rounds
 
+if TYPE_CHECKING:
+    from torchloom_threadlet.checkpoint.checkpointer import Checkpointer
+
 _logger = logging.getLogger(__name__)
 _monotonic_ns = time.monotonic_ns
 _thread = threading.get_ident
-
-_SEVERAL = -1
 
 
 class Loom:
@@ -64,14 +66,13 @@ class Loom:
         # Reentrant: a user's signal handler may step during a step.
         self._counting = threading.RLock()
         self._executing = threading.Lock()
-        self._stepper = 0
-        self._dismissed: set[int] = set()
+        self._threads = SteppingThreads(self._worker)
         self._complained = False
         self._pid = os.getpid()
         self._closed = not self._worker.linked
+        self._checkpointer: Any = None
         if self._worker.linked:
-            self._previous_hook = sys.excepthook
-            sys.excepthook = self._on_exception
+            self._exception_hook = ExceptionHook(self._on_exception)
             atexit.register(self._close)
             self._log = TrainerLog(self._worker.log)
             self._log.start(self.knob)
@@ -135,6 +136,8 @@ class Loom:
             if self._boundary is not None:
                 step, own = self._boundary(step)
                 metrics = {**own, **metrics}
+            if self._checkpointer is not None:
+                metrics.setdefault("unsaved_work_s", self._checkpointer.unsaved_s)
         except Diverged:
             raise
         except Exception as error:  # noqa: BLE001 - the adapter's
@@ -144,9 +147,10 @@ class Loom:
             for name, value in metrics.items():
                 if type(value) is not float and hasattr(value, "detach"):
                     metrics[name] = value.detach()
-            if _thread() != self._stepper:
-                self._look_at_thread()
-            if self._stepper != _SEVERAL:  # a lock would double the cost of a step
+            threads = self._threads
+            if _thread() != threads.stepper:
+                threads.look()
+            if threads.stepper != SEVERAL:  # a lock would double the cost of a step
                 self._count(step, metrics)
             else:
                 with self._counting:
@@ -157,11 +161,13 @@ class Loom:
                     worker.execute_pending()
                 finally:
                     self._executing.release()
+            if self._checkpointer is not None:
+                self._checkpointer.at_boundary(worker.whole_step, is_last=not worker.going)
             if self._resume is not None:
                 self._resume(worker.going)
         except Exception as error:  # noqa: BLE001 - training continues
             self._complain(error)
-        return worker.going or self._dismiss()
+        return worker.going or self._threads.dismiss()
 
     def _ask(self, call: Callable[..., Any], *arguments: Any, **named: Any) -> None:
         """Call a method of the adapter; if it fails, training continues."""
@@ -180,25 +186,6 @@ class Loom:
         worker.step = worker.step + 1 if step is None else step
         self._serial += 1
         self._append((self._serial, _monotonic_ns(), metrics))
-
-    def _look_at_thread(self) -> None:
-        """Take the first thread that steps as the training thread; log once about a second one."""
-        if not self._stepper:
-            self._stepper = self._worker.thread = _thread()
-        elif self._stepper != _SEVERAL:
-            self._stepper = _SEVERAL
-            self._worker.thread = 0
-            _logger.warning(
-                "loom.step is called from several threads: one thread at a time runs commands, "
-                "and a pause stops only that thread"
-            )
-
-    def _dismiss(self) -> bool:
-        """Return False to each thread once, and end a thread that calls again."""
-        if _thread() in self._dismissed:
-            end_drained(self.worker)
-        self._dismissed.add(_thread())
-        return False
 
     def attach_again(self) -> None:
         """Let functions registered from now on replace those of the same name."""
@@ -243,9 +230,8 @@ class Loom:
     def manage(self, *parts: Any, scheduler: Any = None, **options: Any) -> None:
         """Attach to what trains: agree with the other ranks from now on, and register knobs.
 
-        An optimizer's learning rate, betas and weight decay, the clipping and noise of its
-        gradients and the choice of a ``SwitchableOptimizer`` become knobs, and ``grad_norm`` is
-        measured. The names of a second optimizer begin with ``opt2.``, as ``opt2.lr``.
+        An optimizer's settings, the clipping and noise of its gradients and the choice of a
+        ``SwitchableOptimizer`` become knobs, those of a second one as ``opt2.lr``.
 
         Parameters
         ----------
@@ -284,6 +270,20 @@ class Loom:
         Exits if a knob cannot be set: this rank must not continue with a value of its own.
         """
         self.adapter.restore(state)
+
+    def checkpoints(
+        self, *parts: Any, path: str | os.PathLike[str], every_s: float = 600.0, keep: int = 3
+    ) -> "Checkpointer":
+        """Save models, optimizers, schedulers and loaders from now on, and load the newest now.
+
+        Call it on all ranks, after ``loom.manage``; begin at the step after ``checkpoints.step``.
+        One is saved in the folder ``path`` every ``every_s`` seconds; the newest ``keep`` stay.
+        CheckpointError if there are some and none can be loaded.
+        """
+        from torchloom_threadlet.checkpoint.attached import attach_checkpoints
+
+        self._checkpointer = found = attach_checkpoints(self, parts, path, every_s, keep)
+        return found
 
     def on(self, verb: str, function: Callable[..., object]) -> None:
         """Offer a function for an operation, by its name; its capability says how it is called."""
@@ -324,6 +324,8 @@ class Loom:
         if os.getpid() != self._pid:
             return
         self._ask(self.adapter.close)
+        if self._checkpointer is not None:
+            self._ask(self._checkpointer.close)
         if not self._closed:
             self._worker.enter("left")
             self._close()
@@ -333,10 +335,9 @@ class Loom:
         self.close()
         self._worker.end_incarnation()
 
-    def _on_exception(self, kind: type[BaseException], error: BaseException, trace: Any) -> None:
-        if os.getpid() == self._pid and not issubclass(kind, KeyboardInterrupt):
+    def _on_exception(self, error: BaseException) -> None:
+        if os.getpid() == self._pid:
             self._worker.send(Goodbye(error=error_line(error)))
-        self._previous_hook(kind, error, trace)
 
     def _close(self) -> None:
         # A child forked by the trainer runs this at its exit too, but is not the worker.
@@ -345,6 +346,5 @@ class Loom:
         self._closed = True
         atexit.unregister(self._close)
         self._log.stop()
-        if sys.excepthook == self._on_exception:
-            sys.excepthook = self._previous_hook
+        self._exception_hook.remove()
         self._worker.close()

@@ -27,8 +27,9 @@ def verb_of(name: str) -> str:
 def find_command(package: str, name: str) -> FoundCommand | None:
     """Return the command of the capability ``name`` in ``package``; None if it has none.
 
-    The function has the name of the capability; ``GROUP = "Observe and analyze"`` in the module
-    lists it under that heading.
+    The function has the name of the capability; it may also be a cyclopts ``App``, for a command
+    with others below it, whose help is the module's docstring.
+    ``GROUP = "Observe and analyze"`` in the module lists it under that heading.
 
     Raises
     ------
@@ -42,10 +43,13 @@ def find_command(package: str, name: str) -> FoundCommand | None:
     if not path.exists():
         return None
     group, text = _ACTING, None
-    for part in ast.parse(path.read_bytes()).body:
+    module_code = ast.parse(path.read_bytes())
+    for part in module_code.body:
         match part:
             case ast.FunctionDef(name=function) if function == name:
                 text = ast.get_docstring(part) or ""
+            case ast.Assign(targets=[ast.Name(id=app)]) if app == name:
+                text = ast.get_docstring(module_code) or ""
             case ast.Assign(targets=[ast.Name(id="GROUP")], value=ast.Constant(value=str(heading))):
                 group = heading
     if text is None:

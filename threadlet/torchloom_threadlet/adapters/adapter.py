@@ -7,9 +7,8 @@ once, and training continues without that part; only :class:`Diverged` passes. P
 
 import logging
 import os
-import sys
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn
+from typing import Any
 
 from torchloom_threadlet.cleaning import whole
 from torchloom_threadlet.trainer.worker import Worker
@@ -96,6 +95,10 @@ class Adapter:
         """Return the number of the step that is over, None to count, and the metrics to add."""
         return step, {}
 
+    def saves(self) -> bool:
+        """Return whether this rank's group saves checkpoints; of equal groups one does."""
+        return True
+
     def resume(self, going: bool) -> None:
         """Take note that a step boundary is over; ``going`` is False once the worker has left."""
 
@@ -141,23 +144,3 @@ class PlainAdapter(Adapter):
     def save(self) -> dict[str, Any]:
         """Return the step and all knobs."""
         return super().save() | {"knobs": self.worker.actuators.values}
-
-
-def end_drained(worker: str) -> NoReturn:
-    """End the process of a loop that continues after the drain: it has left the quorum."""
-    _logger.warning("%s was drained but its loop continues: exiting with status 0", worker)
-    _stop_profiler()
-    raise SystemExit(0)
-
-
-def _stop_profiler() -> None:
-    """Stop torch's profiler if it runs: an interpreter that exits while it runs gets SIGSEGV."""
-    if "torch.autograd" not in sys.modules:
-        return
-    try:
-        from torch._C import _autograd
-
-        if _autograd._profiler_enabled():
-            _autograd._disable_profiler()
-    except Exception:
-        _logger.debug("cannot stop torch's profiler", exc_info=True)

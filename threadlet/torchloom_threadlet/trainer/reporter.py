@@ -46,7 +46,8 @@ class Reporter:
         return whole(self.step)
 
     @property
-    def _run(self) -> str:
+    def run(self) -> str:
+        """The worker's run, "" before its Weaver is known."""
         return self._link.run if self._link is not None else ""
 
     @property
@@ -84,7 +85,7 @@ class Reporter:
 
     def _note(self, kind: str, details: Mapping[str, Any]) -> Note:
         return Note(
-            run=self._run,
+            run=self.run,
             worker=self.identity.worker,
             incarnation=self.identity.incarnation,
             kind=field_name(kind),

@@ -104,7 +104,7 @@ class Worker(Reporter):
 
     def hello(self) -> Hello:
         """Return the worker's identity and what it can do now."""
-        placement = msgspec.structs.asdict(self.identity.placement) | {"run": self._run}
+        placement = msgspec.structs.asdict(self.identity.placement) | {"run": self.run}
         return Hello(
             **placement,
             worker=self.identity.worker,
@@ -153,7 +153,7 @@ class Worker(Reporter):
     def update_pause(self, state: PauseState) -> None:
         """Extend or end a pause, as the Weaver reports."""
         with self._inbox_lock:
-            if state.run != self._run or not self._inbox.accepts(state.epoch):
+            if state.run != self.run or not self._inbox.accepts(state.epoch):
                 return
             self.lease.update(state, time.monotonic())
         if state.over:
@@ -292,6 +292,17 @@ class Worker(Reporter):
         with self._inbox_lock:
             ack = self._inbox.settle(command_id, status, time.time_ns(), step, detail)
         self.send(ack)
+
+    def leave(self) -> None:
+        """Leave after this step, as if drained: the script's loop ends."""
+        self.enter("draining")
+        for leave in self.actuators.functions("drain"):
+            try:
+                leave()
+            except Exception as error:  # noqa: BLE001 - the user's function
+                _logger.warning("on_drain: %s", error_line(error))
+        self.going = False
+        self.enter("left")
 
     def pause(self, cause: str) -> str:
         """Begin a pause; return how long it can last, if the framework limits it."""

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from torchloom_core.wire.steering import name_of_replica
-from torchloom_threadlet.adapters.adapter import Adapter, end_drained
+from torchloom_threadlet.adapters.adapter import Adapter
 from torchloom_threadlet.adapters.torchft.connections import Connections
 from torchloom_threadlet.adapters.torchft.fenced_steps import FencedSteps
 from torchloom_threadlet.adapters.torchft.measurements import (
@@ -18,6 +18,7 @@ from torchloom_threadlet.adapters.torchft.measurements import (
 )
 from torchloom_threadlet.cleaning import error_line
 from torchloom_threadlet.compression import CompressedProcessGroup, allreduce_knobs
+from torchloom_threadlet.trainer.stepping_threads import end_drained
 from torchloom_threadlet.training.gradients import ManagedOptimizers
 
 _LINGER_S = 2.0
@@ -109,6 +110,10 @@ class TorchftAdapter(Adapter):
         if not going and not self._lingered and self._manager is not None:
             self._lingered = True
             time.sleep(_LINGER_S)
+
+    def saves(self) -> bool:
+        """Return whether this group is the first of the quorum."""
+        return getattr(self._manager, "_participating_replica_rank", None) == 0
 
     def leave(self) -> None:
         """Shut the Manager down: torchft has no call to leave a quorum.

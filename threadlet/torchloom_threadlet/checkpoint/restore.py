@@ -1,0 +1,130 @@
+"""Load the newest checkpoint that is whole into the objects of a script, the same on all ranks."""
+
+import logging
+import time
+import warnings
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.state_dict_loader import load
+
+from torchloom_core.checkpoints.layout import Folder, read_folder
+from torchloom_core.checkpoints.storage import Storage
+from torchloom_core.checkpoints.stored import Checkpoint, complete_folders
+from torchloom_core.floor.errors import CheckpointError
+from torchloom_threadlet.checkpoint.dcp_reader import CheckpointReader
+from torchloom_threadlet.checkpoint.json_state import dtype_named
+from torchloom_threadlet.checkpoint.owner import Owner
+from torchloom_threadlet.checkpoint.state import TrainingState
+
+_LOOK_S = 0.1
+_STORING_S = 60.0
+"""Time for the writer of a killed run to store what it has."""
+
+_logger = logging.getLogger(__name__)
+
+
+class Restored(NamedTuple):
+    """The checkpoint that was loaded; ``is_newest`` is False if a newer one is damaged."""
+
+    folder: Folder
+    is_newest: bool
+
+
+def restore(
+    storage: Storage,
+    state: TrainingState,
+    rank: int,
+    choose: Callable[[str], str],
+    all_can: Callable[[bool], bool],
+) -> Restored | None:
+    """Load the newest checkpoint that all ranks can read; None if there is none.
+
+    Nothing is changed before all ranks have read and checked all that they need.
+
+    Parameters
+    ----------
+    choose : callable
+        Returns rank 0's text on all ranks.
+    all_can : callable
+        Returns whether it is True on all ranks.
+
+    Raises
+    ------
+    CheckpointError
+        If there are checkpoints, and none can be loaded: training must not begin anew in silence.
+    """
+    if rank == 0:
+        _wait_for_last_writer(storage)
+    names = choose("\n".join(map(str, complete_folders(storage)))).split("\n")
+    problem = ""
+    for number, name in enumerate(filter(None, names)):
+        loaded = None
+        try:
+            loaded = _read(storage, name, state, rank)
+        except (CheckpointError, ValueError, TypeError, KeyError) as error:
+            problem = _line(error, f"{storage.name}/{name}")
+            _logger.warning("%s", problem)
+        if all_can(loaded is not None) and loaded is not None:
+            state.load(*loaded)
+            folder = read_folder(name)
+            assert folder is not None
+            return Restored(folder, number == 0)
+    if any(names):
+        raise CheckpointError(problem or f"{storage.name}: another rank cannot read a checkpoint")
+    return None
+
+
+def _wait_for_last_writer(storage: Storage) -> None:
+    """Let the writer of an ended run store what it has; it may be the newest checkpoint."""
+    end_s = time.monotonic() + _STORING_S
+    while there := storage.lock("a run that starts"):
+        owner = Owner.read(there)
+        is_left_over = owner is not None and owner.has_ended
+        if not is_left_over or time.monotonic() > end_s:
+            text = "%s: %s saves its checkpoints there: this run cannot meanwhile"
+            _logger.warning(text, storage.name, there)
+            return
+        time.sleep(_LOOK_S)
+    storage.unlock()
+
+
+def _read(
+    storage: Storage, name: str, state: TrainingState, rank: int
+) -> tuple[dict[str, torch.Tensor], object, object]:
+    checkpoint = Checkpoint(storage, name)
+    shapes, dtypes = {}, {}
+    for _, piece in checkpoint.pieces.values():
+        shapes[piece.name] = piece.shape
+        dtypes[piece.name] = dtype_named(piece.dtype)
+    of_others = tuple(f"rank{shard.rank}." for shard in checkpoint.shards if shard.rank != rank)
+    wanted = {name: shape for name, shape in shapes.items() if not name.startswith(of_others)}
+    own = next((shard.own for shard in checkpoint.shards if shard.rank == rank), None)
+    shared = checkpoint.shards[0].shared
+    state.refuse_other_parts(shared, own)
+    fresh = state.target(wanted, dtypes)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "torch.distributed is disabled")
+            load(fresh, storage_reader=CheckpointReader(checkpoint), no_dist=True)
+    except CheckpointException as error:
+        cause = next(iter(error.failures.values()))[0]
+        raise (
+            cause
+            if isinstance(cause, CheckpointError)
+            else CheckpointError(f"{storage.name}/{name}: {cause}")
+        ) from None
+    if own is None:
+        _logger.warning(
+            "%s/%s was saved by %d ranks: rank %d begins with random states and a position in the "
+            "data of its own",
+            storage.name, name, len(checkpoint.shards), rank,
+        )  # fmt: skip
+    return fresh, shared, own
+
+
+def _line(error: Exception, place: str) -> str:
+    text = str(error) or type(error).__name__
+    return text if isinstance(error, CheckpointError) and place in text else f"{place}: {text}"

@@ -1,0 +1,48 @@
+"""The ranks that save one checkpoint together: what they have to agree on before training."""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+
+class SavingRanks:
+    """The ranks of a process group, all of ``torch.distributed`` by default, or one alone.
+
+    Construct it on all ranks at once: they make a gloo group that nothing else uses.
+    """
+
+    def __init__(self, process_group: Any = None) -> None:
+        self.group: Any = None
+        self.rank, self.count = 0, 1
+        if not dist.is_available() or not dist.is_initialized():
+            return
+        ranks = None if process_group is None else dist.get_process_group_ranks(process_group)
+        self.rank, self.count = dist.get_rank(process_group), dist.get_world_size(process_group)
+        if self.count > 1:
+            self.group = dist.new_group(
+                ranks, backend="gloo", use_local_synchronization=ranks is not None
+            )
+
+    def first(self, text: str) -> str:
+        """Return rank 0's text on all ranks."""
+        if self.group is None:
+            return text
+        data = text.encode()
+        size = torch.tensor([len(data)])
+        source = dist.get_global_rank(self.group, 0)
+        dist.broadcast(size, source, group=self.group)
+        content = torch.zeros(int(size), dtype=torch.uint8)
+        if self.rank == 0 and data:
+            content = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        if len(content):
+            dist.broadcast(content, source, group=self.group)
+        return bytes(content.tolist()).decode()
+
+    def all(self, here: bool) -> bool:
+        """Return whether it is True on all ranks."""
+        if self.group is None:
+            return here
+        least = torch.tensor([int(here)])
+        dist.all_reduce(least, dist.ReduceOp.MIN, group=self.group)
+        return bool(least[0])
