@@ -11,7 +11,8 @@ from torchloom_core.checkpoints.storage import LocalFolder
 from torchloom_threadlet.checkpoint.pieces import Replica, own_pieces
 from torchloom_threadlet.checkpoint.slots import Slots
 from torchloom_threadlet.checkpoint.state import TrainingState
-from torchloom_threadlet.checkpoint.writer import Order, Writer
+from torchloom_threadlet.checkpoint.writer.orders import Order
+from torchloom_threadlet.checkpoint.writer.storing import Writer
 
 
 def trained(seed=0, width=8, steps=3):

@@ -19,7 +19,7 @@ from torchloom_threadlet.checkpoint.restore import Restored, restore
 from torchloom_threadlet.checkpoint.saving_ranks import SavingRanks
 from torchloom_threadlet.checkpoint.slots import SLOTS, Slots
 from torchloom_threadlet.checkpoint.state import TrainingState
-from torchloom_threadlet.checkpoint.writer import Order, Report
+from torchloom_threadlet.checkpoint.writer.orders import Order, Report
 from torchloom_threadlet.checkpoint.writer_link import WriterLink
 from torchloom_threadlet.trainer.sidecar_start import find_interpreter
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from torchloom_threadlet.checkpoint.writer import Order, Report
+from torchloom_threadlet.checkpoint.writer.orders import Order, Report
 from torchloom_threadlet.trainer.sidecar_start import exit_reason, start_beside
 
 _MODULE = "torchloom_threadlet.checkpoint.writer"

@@ -22,7 +22,7 @@ import torchloom_threadlet
 SIDECAR_OF = "TORCHLOOM_SIDECAR_OF"
 """The environment variable that marks a sidecar: its trainer's process id."""
 
-_MODULE = "torchloom_threadlet.sidecar.__main__"
+_MODULE = "torchloom_threadlet.sidecar"
 _INTERPRETER = re.compile(r"(python|pypy|graalpy)[\d.]*[a-z]?(\.exe)?", re.IGNORECASE)
 _MOST_OUTPUT_BYTES = 4096
 _DYING_S = 0.5
@@ -39,7 +39,7 @@ sys.path[at.index(True):at.index(True)] = ours.splitlines()
 sys.path += [entry for entry in others.splitlines() if entry not in sys.path]
 try:
     from importlib import import_module
-    main = import_module(module).main
+    main = import_module(module + ".__main__").main
 except Exception as error:
     print(f"{type(error).__name__}: {error}", flush=True)
     os._exit(1)
@@ -98,7 +98,7 @@ def start_sidecar(
 def start_beside(
     interpreter: str, module: str, arguments: Sequence[str], descriptors: Sequence[int] = ()
 ) -> tuple[subprocess.Popen[bytes], socket.socket]:
-    """Start a module's ``main`` in a session of its own, and return it with the socket to it.
+    """Start a package's ``main`` in a session of its own, and return it with the socket to it.
 
     Its first argument is the number of its end of the socket. Raises OSError.
     """

@@ -1,18 +1,9 @@
-"""The process that stores what a rank has copied into its slots; it outlives the rank.
-
-It runs in the idle class, imports no torch, and answers each order with one line. When the trainer
-is gone it stores what is complete, and ends.
-"""
+"""Store the slots of a rank: its files, and the manifest once all ranks have theirs."""
 
 import hashlib
 import mmap
-import os
-import select
-import socket
-import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -27,43 +18,13 @@ from torchloom_core.checkpoints.layout import (
     shard_file,
     tensors_file,
 )
-from torchloom_core.checkpoints.storage import Storage, storage_at
+from torchloom_core.checkpoints.storage import Storage
 from torchloom_core.floor.errors import CheckpointError, TorchloomError
+from torchloom_threadlet.checkpoint.writer.orders import Order, Report
 
 _AT_ONCE = 1 << 22
 _LOOK_S = 0.05
 _COMPLETE_S, _AWAITED_S = 600.0, 10.0
-
-
-class Order(msgspec.Struct, kw_only=True, frozen=True):
-    """What the trainer asks: store a slot as a rank's part of a checkpoint.
-
-    The slot has ``bytes`` of tensors, and after them the JSON of a :class:`Shard`, ``described``
-    bytes. ``keep``: how many complete checkpoints stay, 0: all.
-    """
-
-    slot: int
-    generation: int
-    step: int
-    token: str
-    run: str
-    ranks: int
-    rank: int
-    keep: int
-    bytes: int
-    described: int
-    owner: str
-
-
-class Report(msgspec.Struct, kw_only=True, frozen=True):
-    """What became of an order: ``stored`` its slot is free again; ``complete`` for all ranks."""
-
-    slot: int
-    generation: int
-    step: int
-    what: str
-    seconds: float
-    detail: str = ""
 
 
 class Writer:
@@ -141,7 +102,7 @@ def _chunks(slot: memoryview, begin: int, end: int) -> Iterator[memoryview]:
         yield slot[at : min(at + _AT_ONCE, end)]
 
 
-def _carry_out(writer: Writer, order: Order, is_awaited: Callable[[], bool]) -> Iterator[Report]:
+def carry_out(writer: Writer, order: Order, is_awaited: Callable[[], bool]) -> Iterator[Report]:
     """Carry out one order, and yield what became of it."""
     base = {"slot": order.slot, "generation": order.generation, "step": order.step}
     begun_s = time.monotonic()
@@ -169,63 +130,3 @@ def _carry_out(writer: Writer, order: Order, is_awaited: Callable[[], bool]) -> 
 
 def _line(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".splitlines()[0]
-
-
-def _be_idle() -> None:
-    with suppress(OSError, AttributeError):
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    with suppress(OSError):
-        os.nice(19)
-
-
-def main() -> None:
-    """Serve the trainer at the other end of the socket, then store what is left."""
-    number, place, slots = sys.argv[1:4]
-    if os.fork():  # no child of the trainer's: what kills its children must not end a save
-        os._exit(0)
-    _be_idle()
-    link = socket.socket(fileno=int(number))
-    orders = Orders(link)
-    writer = Writer(storage_at(place), Path(slots))
-    for order in orders:
-        for report in _carry_out(writer, order, orders.is_waiting):
-            with suppress(OSError):
-                link.sendall(msgspec.json.encode(report) + b"\n")
-    Path(slots).unlink(missing_ok=True)
-
-
-class Orders:
-    """Iterate over a trainer's orders until it is gone; a line that was cut off is none."""
-
-    def __init__(self, link: socket.socket) -> None:
-        self._link = link
-        self._lines: list[bytes] = []
-        self._rest = b""
-        self._is_over = False
-
-    def __iter__(self) -> Iterator[Order]:
-        while True:
-            while not self._lines and not self._is_over:
-                self._read()
-            if not self._lines:
-                return
-            yield msgspec.json.decode(self._lines.pop(0), type=Order)
-
-    def is_waiting(self) -> bool:
-        """Return whether another order is there."""
-        while not self._is_over and select.select([self._link], [], [], 0)[0]:
-            self._read()
-        return bool(self._lines)
-
-    def _read(self) -> None:
-        try:
-            data = self._link.recv(1 << 20)
-        except ConnectionError:
-            data = b""
-        self._is_over = not data
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        self._lines += lines
-
-
-if __name__ == "__main__":
-    main()
