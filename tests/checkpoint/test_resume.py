@@ -100,6 +100,7 @@ def test_another_number_of_ranks_loads_what_fsdp_has_saved(tmp_path):
     assert job.journal()[-1].startswith("end ")
 
 
+@pytest.mark.long
 def test_sigterm_saves_and_leaves(tmp_path):
     job = Job(tmp_path)
     process = job.start("--step-s", "0.05")

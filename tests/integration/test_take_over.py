@@ -90,6 +90,7 @@ def test_two_supervisors_of_one_folder_take_the_run_once_and_a_trainer_gets_in(s
     until(lambda: run.worker("g0-0"))
 
 
+@pytest.mark.long
 def test_a_name_in_use_is_refused_to_a_second_trainer_until_the_first_has_ended(start_on):
     run = start_on("stale_after_s = 3.0\n")
     run.start_weaver()

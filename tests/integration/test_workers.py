@@ -166,6 +166,7 @@ def test_an_impossible_request_is_one_line(run, words, line):
     assert not result.stdout
 
 
+@pytest.mark.long
 def test_the_kill_switch_halts_a_migration_and_outlasts_the_weavers_kill(run, until, g0):
     joiner = run.start_light("g5", "--step-s", "6", TORCHLOOM_ROLE="standby")
     until(lambda: (run.worker("g5-0") or {}).get("state") == "standby")
