@@ -95,7 +95,9 @@ class LocalFolder:
             _sync(folder)
 
     def remove(self, folder: str) -> None:
-        """Remove a folder; first its manifest would go, so it is moved out of sight at once."""
+        """Remove a folder: it is moved out of sight first, so that no half of one is seen."""
+        for left_over in self.path.glob(".*.removed"):  # of a process that was killed here
+            shutil.rmtree(left_over, ignore_errors=True)
         away = self.path / f".{folder}.removed"
         (self.path / folder).rename(away)
         shutil.rmtree(away)

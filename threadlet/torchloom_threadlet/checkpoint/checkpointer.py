@@ -197,12 +197,12 @@ class Checkpointer:
         """Copy this rank's part into a free slot."""
         if step == self._saved_step or not self._saves():
             return
+        if step < self._saved_step:  # the run went back; all ranks know it
+            self._generation += 1
+        self._saved_step = step
         if not self._is_free():
             _logger.warning("no checkpoint at step %d: the last two are still being stored", step)
             return
-        if step < self._saved_step:  # the run went back
-            self._generation += 1
-        self._saved_step = step
         gathered = self._state.gather(self._ranks.rank)
         steady = self._state.steady()
         replica = replica_of(self._state.models.values())
@@ -242,8 +242,9 @@ class Checkpointer:
         if slots is not None and slots.bytes >= size and is_served:
             return slots
         if self._link is not None:
-            if self._link.is_over and (why := self._link.end_reason()):
-                _logger.warning("the writer of checkpoints ended: %s; another one starts", why)
+            if self._link.is_over:
+                why = self._link.end_reason() or "it was stopped"
+                _logger.warning("the writer of checkpoints ended, another one starts: %s", why)
             self._link.close()
         if slots is not None and not is_served:
             slots.remove()
@@ -285,11 +286,15 @@ class Checkpointer:
     def _take(self, report: Report) -> None:
         if report.what in ("stored", "failed"):
             self._busy.discard(report.slot)
+        if report.what == "not_removed":
+            _logger.warning("an old checkpoint is not removed: %s", plain_line(report.detail))
+            return
         copied_s = self._copied_s.get(report.step, 0.0)
         if report.what == ("complete" if self._ranks.rank == 0 else "stored"):
             self._saved_s = max(self._saved_s, copied_s)
             self._copied_s = {s: at for s, at in self._copied_s.items() if at > copied_s}
         if report.what in ("failed", "incomplete"):
+            self._copied_s.pop(report.step, None)
             text = "the checkpoint at step %d is not saved: %s"
             _logger.warning(text, report.step, plain_line(report.detail))
         fields = {"step": report.step, "seconds": report.seconds}

@@ -51,8 +51,9 @@ class WriterLink:
                 yield msgspec.json.decode(line, type=Report)
 
     def end_reason(self) -> str:
-        """Return how a writer that has ended did so; "" if unknown."""
-        return exit_reason(self._process)
+        """Return why a writer did not start; "" if it did, and ended later."""
+        reason = exit_reason(self._process)
+        return reason if self._process.returncode else ""
 
     def close(self) -> None:
         """Let the writer store what it has and end; it is not waited for."""

@@ -24,7 +24,11 @@ class Order(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class Report(msgspec.Struct, kw_only=True, frozen=True):
-    """What became of an order: ``stored`` its slot is free again; ``complete`` for all ranks."""
+    """What became of an order.
+
+    ``stored`` or ``failed``: its slot is free again. From rank 0 then ``complete`` or
+    ``incomplete`` for all ranks, and ``not_removed`` if an old checkpoint could not be.
+    """
 
     slot: int
     generation: int

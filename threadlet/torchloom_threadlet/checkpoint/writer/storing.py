@@ -122,10 +122,14 @@ def carry_out(writer: Writer, order: Order, is_awaited: Callable[[], bool]) -> I
         if why := writer.complete(order, is_awaited):
             yield report("incomplete", why)
             return
-        yield report("complete")
-        writer.forget(order.keep)
     except (OSError, TorchloomError, msgspec.MsgspecError) as error:
         yield report("incomplete", _line(error))
+        return
+    yield report("complete")
+    try:
+        writer.forget(order.keep)
+    except OSError as error:
+        yield report("not_removed", _line(error))
 
 
 def _line(error: BaseException) -> str:
