@@ -38,7 +38,7 @@ def test_ranks_of_one_model_save_each_tensor_once_and_any_number_loads_it(tmp_pa
     parts = trained()
     for rank in range(3):
         save(tmp_path, parts, rank=rank, ranks=3)
-    checkpoint = Checkpoint(LocalFolder(tmp_path), only(tmp_path).name)
+    checkpoint = Checkpoint([LocalFolder(tmp_path)], only(tmp_path).name)
     names = [piece.name for shard in checkpoint.shards for piece in shard.pieces]
     assert len(names) == len(set(names))
     assert all(len(shard.pieces) > 3 for shard in checkpoint.shards)
@@ -57,7 +57,7 @@ def test_every_flipped_bit_is_found(tmp_path):
     for _ in range(60):
         file = rng.choice([path for path in newest.iterdir() if path.suffix in (".bin", ".json")])
         data = bytearray(file.read_bytes())
-        checkpoint = Checkpoint(LocalFolder(tmp_path), newest.name)
+        checkpoint = Checkpoint([LocalFolder(tmp_path)], newest.name)
         covered = [p for p in checkpoint.shards[0].pieces if p.bytes]
         at = rng.randrange(len(data))
         if file.suffix == ".bin":  # gaps between tensors have no content
@@ -142,7 +142,7 @@ def test_a_later_versions_checkpoint_is_refused_by_its_format(tmp_path):
 def test_torchs_own_loader_reads_it(tmp_path):
     model, *_ = parts = trained()
     save(tmp_path, parts)
-    checkpoint = Checkpoint(LocalFolder(tmp_path), only(tmp_path).name)
+    checkpoint = Checkpoint([LocalFolder(tmp_path)], only(tmp_path).name)
     state = {"model": trained(seed=1)[0].state_dict()}
     dcp.load(state, storage_reader=CheckpointReader(checkpoint), no_dist=True)
     assert all(torch.equal(state["model"][name], own) for name, own in model.state_dict().items())

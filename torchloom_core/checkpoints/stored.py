@@ -1,7 +1,7 @@
 """Complete checkpoints, and their bytes, each against its digest."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import TypeVar
 
@@ -39,15 +39,38 @@ def read_manifest(storage: Storage, folder: str) -> Manifest:
 
 
 class Checkpoint:
-    """A complete checkpoint, opened: its manifest and all shards, checked against their digests.
+    """A complete checkpoint, opened from one place or several, each byte against its digest.
 
-    Raises CheckpointError if a file is missing, damaged, or of a later version.
+    A file that one source lacks or has damaged is read from the next.
+
+    Parameters
+    ----------
+    sources : sequence of Storage
+        The places that may have it or a part of it, the preferred first.
+    folder : str
+        Its folder, the same in all places.
+
+    Attributes
+    ----------
+    passed_over : list of str
+        The damaged files in place of which another source's were read, a line each.
+
+    Raises
+    ------
+    CheckpointError
+        If a file is missing, damaged or of a later version in all sources.
     """
 
-    def __init__(self, storage: Storage, folder: str) -> None:
-        self.storage = storage
+    def __init__(self, sources: Sequence[Storage], folder: str) -> None:
         self.folder = folder
-        self.manifest = read_manifest(storage, folder)
+        self.passed_over: list[str] = []
+        self._sources: list[tuple[Storage, set[str]]] = []
+        for source in sources:
+            try:
+                self._sources.append((source, set(source.files(folder))))
+            except OSError as error:
+                self.passed_over.append(f"{source.name}: cannot be read: {_reason(error)}")
+        self.manifest = self._first(MANIFEST, lambda source: read_manifest(source, folder))
         self.shards = [self._shard(one.rank, one.sha256) for one in self.manifest.shards]
 
     @cached_property
@@ -60,24 +83,18 @@ class Checkpoint:
         return found
 
     def read(self, rank: int, piece: Piece) -> bytearray:
-        """Return the bytes of a piece; CheckpointError if a bit of it has changed."""
-        file = tensors_file(rank)
-        try:
-            with self.storage.open(f"{self.folder}/{file}") as opened:
-                opened.seek(piece.at)
-                data = bytearray(piece.bytes)
-                view, at = memoryview(data), 0
-                while at < len(data) and (count := opened.readinto(view[at:])):  # type: ignore[attr-defined]
-                    at += count
-        except OSError as error:
-            raise self._fault(file, f"cannot be read: {error.strerror or error}") from None
-        if at < len(data):
-            raise self._fault(file, f"{piece.name}: it is cut off")
-        if hashlib.sha256(data).hexdigest() != piece.sha256:
-            raise self._fault(
-                file, f"{piece.name}: need sha256 {piece.sha256[:12]}..., was another"
-            )
+        """Return the bytes of a piece; CheckpointError if no source has them unchanged."""
+        data = bytearray(piece.bytes)
+        self.read_into(rank, piece, memoryview(data))
         return data
+
+    def read_into(self, rank: int, piece: Piece, view: memoryview) -> None:
+        """Read the bytes of a piece into a view of that length; several threads may do so.
+
+        Raises CheckpointError if no source has them unchanged; the view may be overwritten then.
+        """
+        file = tensors_file(rank)
+        self._first(file, lambda source: _read_piece(source, self.folder, file, piece, view))
 
     def verify(self) -> Iterator[int]:
         """Read and check all tensors; yield the bytes of each. Raises CheckpointError."""
@@ -88,13 +105,50 @@ class Checkpoint:
 
     def _shard(self, rank: int, sha256: str) -> Shard:
         file = shard_file(rank)
-        shard, data = _decoded(self.storage, self.folder, file, Shard)
-        if hashlib.sha256(data).hexdigest() != sha256:
-            raise self._fault(file, f"its sha256 is not {sha256[:12]}...")
-        return shard
 
-    def _fault(self, file: str, text: str) -> CheckpointError:
-        return _fault(self.storage, self.folder, file, text)
+        def read(source: Storage) -> Shard:
+            shard, data = _decoded(source, self.folder, file, Shard)
+            if hashlib.sha256(data).hexdigest() != sha256:
+                raise _fault(source, self.folder, file, f"its sha256 is not {sha256[:12]}...")
+            return shard
+
+        return self._first(file, read)
+
+    def _first(self, file: str, read: Callable[[Storage], _T]) -> _T:
+        """Return what can be read of a file from the first source that has it whole."""
+        problems: list[CheckpointError] = []
+        for source, files in self._sources:
+            if file not in files:
+                continue
+            try:
+                found = read(source)
+            except CheckpointError as error:
+                problems.append(error)
+                continue
+            self.passed_over += map(str, problems)
+            return found
+        if problems:
+            raise problems[0]
+        raise CheckpointError(f"{self._places()}/{self.folder}/{file}: it is missing")
+
+    def _places(self) -> str:
+        return ", ".join(source.name for source, _ in self._sources) or "no source"
+
+
+def _read_piece(source: Storage, folder: str, file: str, piece: Piece, view: memoryview) -> None:
+    try:
+        with source.open(f"{folder}/{file}") as opened:
+            opened.seek(piece.at)
+            at = 0
+            while at < len(view) and (count := opened.readinto(view[at:])):  # type: ignore[attr-defined]
+                at += count
+    except OSError as error:
+        raise _fault(source, folder, file, f"cannot be read: {_reason(error)}") from None
+    if at < len(view):
+        raise _fault(source, folder, file, f"{piece.name}: it is cut off")
+    if hashlib.sha256(view).hexdigest() != piece.sha256:
+        text = f"{piece.name}: need sha256 {piece.sha256[:12]}..., was another"
+        raise _fault(source, folder, file, text)
 
 
 def _decoded(storage: Storage, folder: str, file: str, kind: type[_T]) -> tuple[_T, bytes]:
@@ -104,7 +158,7 @@ def _decoded(storage: Storage, folder: str, file: str, kind: type[_T]) -> tuple[
             data = opened.read()
         return msgspec.json.decode(data, type=kind), data
     except OSError as error:
-        why = f"cannot be read: {error.strerror or error}"
+        why = f"cannot be read: {_reason(error)}"
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         why = str(error)
     raise _fault(storage, folder, file, why)
@@ -112,3 +166,7 @@ def _decoded(storage: Storage, folder: str, file: str, kind: type[_T]) -> tuple[
 
 def _fault(storage: Storage, folder: str, file: str, text: str) -> CheckpointError:
     return CheckpointError(f"{storage.name}/{folder}/{file}: {text}")
+
+
+def _reason(error: OSError) -> str:
+    return error.strerror or str(error) or type(error).__name__

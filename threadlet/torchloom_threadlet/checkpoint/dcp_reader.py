@@ -4,6 +4,8 @@
 is read, the metadata are made from JSON.
 """
 
+import ctypes
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -17,9 +19,10 @@ from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner
 from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
-from torchloom_core.checkpoints.layout import Piece
 from torchloom_core.checkpoints.stored import Checkpoint
 from torchloom_threadlet.checkpoint.json_state import dtype_named
+
+_AT_ONCE = 4
 
 
 class CheckpointReader(StorageReader):
@@ -61,32 +64,52 @@ class CheckpointReader(StorageReader):
         return plans
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        """Read the pieces of a plan, each once."""
+        """Read the pieces of a plan, each once, several at a time."""
         by_piece: dict[tuple[str, tuple[int, ...]], list[Any]] = {}
         for item in plan.items:
             index = item.storage_index
             by_piece.setdefault((index.fqn, tuple(index.offset or ())), []).append(item)
-        for key, items in by_piece.items():
-            tensor = self._tensor(*self._checkpoint.pieces[key])
-            for item in items:
-                part = tensor
-                for dim, (begin, size) in enumerate(
-                    zip(item.storage_offsets, item.lengths, strict=True)
-                ):
-                    part = part.narrow(dim, begin, size)
-                target = planner.resolve_tensor(item).detach()
-                target.copy_(part)
-                planner.commit_tensor(item, target)
+        with ThreadPoolExecutor(_AT_ONCE) as threads:
+            for _ in threads.map(lambda items: self._read(*items, planner), by_piece.items()):
+                pass
         done: Future[None] = Future()
         done.set_result(None)
         return done
 
-    def _tensor(self, rank: int, piece: Piece) -> torch.Tensor:
-        data, dtype = self._checkpoint.read(rank, piece), dtype_named(piece.dtype)
-        flat = torch.frombuffer(data, dtype=dtype) if data else torch.empty(0, dtype=dtype)
-        return flat.view(piece.sizes)
+    def _read(
+        self, key: tuple[str, tuple[int, ...]], items: list[Any], planner: LoadPlanner
+    ) -> None:
+        rank, piece = self._checkpoint.pieces[key]
+        targets = [planner.resolve_tensor(item).detach() for item in items]
+        whole = targets[0]
+        dtype = dtype_named(piece.dtype)
+        is_direct = (
+            len(items) == 1
+            and tuple(items[0].lengths) == piece.sizes
+            and whole.dtype == dtype
+            and whole.is_contiguous()
+            and whole.device.type == "cpu"
+        )
+        if not is_direct:
+            whole = torch.empty(piece.sizes, dtype=dtype)
+        self._checkpoint.read_into(rank, piece, _bytes_of(whole))
+        for item, target in zip(items, targets, strict=True):
+            if not is_direct:
+                part = whole
+                for dim, (begin, size) in enumerate(
+                    zip(item.storage_offsets, item.lengths, strict=True)
+                ):
+                    part = part.narrow(dim, begin, size)
+                target.copy_(part)
+            planner.commit_tensor(item, target)
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
         """Return False: it is made from an opened checkpoint."""
         return False
+
+
+def _bytes_of(tensor: torch.Tensor) -> memoryview:
+    """Return the memory of a contiguous tensor of the CPU."""
+    size = tensor.numel() * tensor.element_size()
+    return memoryview((ctypes.c_char * size).from_address(tensor.data_ptr())).cast("B")

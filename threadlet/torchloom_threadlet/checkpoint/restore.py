@@ -94,7 +94,7 @@ def _wait_for_last_writer(storage: Storage) -> None:
 def _read(
     storage: Storage, name: str, state: TrainingState, rank: int
 ) -> tuple[dict[str, torch.Tensor], object, object]:
-    checkpoint = Checkpoint(storage, name)
+    checkpoint = Checkpoint([storage], name)
     shapes, dtypes = {}, {}
     for _, piece in checkpoint.pieces.values():
         shapes[piece.name] = piece.shape

@@ -120,7 +120,7 @@ def verify_checkpoints(place: _Place, /) -> int:
     with progress() as report:
         for folder in folders:
             try:
-                opened, read = Checkpoint(storage, str(folder)), 0
+                opened, read = Checkpoint([storage], str(folder)), 0
                 for size in opened.verify():
                     read += size
                     report(str(folder), read, max(opened.manifest.bytes, 1))
