@@ -51,7 +51,7 @@ FACES = {
     """,
     "torchloom_core.testing": """
         CapabilityContract CollectorContract EffectorContract ImporterContract LearnerContract
-        LinkSample PolicyContract PredictorContract
+        LinkSample PolicyContract PredictorContract StorageContract
         hellos view_of
     """,
     "torchloom_core.lab.trace": """

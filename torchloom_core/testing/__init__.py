@@ -15,7 +15,8 @@ Subclass the contract in your tests, and build views of your own with :func:`vie
 
 For a predictor that learns, subclass ``LearnerContract``, which includes the other tests; for an
 effector ``EffectorContract``, for a collector ``CollectorContract``, for an importer
-``ImporterContract``, for a capability ``CapabilityContract``.
+``ImporterContract``, for a capability ``CapabilityContract``, for a storage of checkpoints
+``StorageContract``.
 """
 
 from torchloom_core.testing.capability_contract import CapabilityContract
@@ -26,6 +27,7 @@ from torchloom_core.testing.learner_contract import LearnerContract
 from torchloom_core.testing.policy_contract import PolicyContract
 from torchloom_core.testing.predictor_contract import PredictorContract
 from torchloom_core.testing.small_run import hellos
+from torchloom_core.testing.storage_contract import StorageContract
 from torchloom_core.testing.views import LinkSample, view_of
 
 __all__ = [
@@ -37,6 +39,7 @@ __all__ = [
     "LinkSample",
     "PolicyContract",
     "PredictorContract",
+    "StorageContract",
     "hellos",
     "view_of",
 ]
