@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from torchloom_core.wire.start_phases import JOIN
 from torchloom_threadlet.cleaning import whole
 from torchloom_threadlet.trainer.worker import Worker
 
@@ -60,7 +61,8 @@ class Adapter:
         restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         unwanted = ""
         if worker.linked and restarts not in ("", "0"):
-            unwanted = worker.wait_until_admitted(_ADMISSION_S)
+            with worker.starting.phase(JOIN):
+                unwanted = worker.wait_until_admitted(_ADMISSION_S)
         if unwanted:  # status 0, so that torchrun does not restart it
             self.loom.close()
             text = "%s is not readmitted: %s; the process exits with status 0"
@@ -70,9 +72,14 @@ class Adapter:
         if not worker.going:
             _logger.warning("standby %s is dismissed: exiting with status 0", name)
             raise SystemExit(0)
+        if worker.state != "standby":  # else it has to prepare
+            worker.starting.joined()
 
     def manage(self, *parts: Any, **options: Any) -> None:
-        """Take over what the script passes to ``loom.manage``, and register its knobs."""
+        """Take over what the script passes to ``loom.manage``, and register its knobs.
+
+        The phase ``build`` of a start ends with ``self.worker.starting.built()``.
+        """
 
     def vote(self, step: int | None) -> None:
         """Agree with the other ranks on a pending change, and make one that was agreed on.
@@ -140,6 +147,7 @@ class PlainAdapter(Adapter):
     def manage(self, *parts: Any) -> None:
         """Register the settings of optimizers, each with its scheduler."""
         self.loom.optimizer(*parts)
+        self.worker.starting.built()
 
     def save(self) -> dict[str, Any]:
         """Return the step and all knobs."""

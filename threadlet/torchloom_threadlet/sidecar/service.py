@@ -124,6 +124,7 @@ class Sidecar:
         for run in (*(part.run for part in parts), self._probe_listener.run, self._beat):
             self._spawn(run())
         status = await self._end_of_incarnation()
+        ended_ns = time.time_ns()
         self._has_ended = True
         close_stderr()
         if self._uplink.unwanted:
@@ -140,7 +141,7 @@ class Sidecar:
                 expected=left or is_intended(status, parted=self._closed, error=self._error),
                 step=self._heartbeat.latest.step,
                 error=self._error,
-                ts_ns=time.time_ns(),
+                ts_ns=ended_ns,
             )
         )
         if status is not None:

@@ -14,6 +14,7 @@ from typing import Any
 from torchloom_core.wire.limits import MAX_SHORT_TEXT
 from torchloom_threadlet.cleaning import text
 from torchloom_threadlet.ipc import COMPUTE, NamedPhase, Phase
+from torchloom_threadlet.trainer.start_marks import StartMarks
 
 _REPORTED_AFTER_NS = 100_000_000
 _LONGEST_PHASE_S = 1e6
@@ -28,9 +29,11 @@ class Phases:
     """The phase of one trainer, and how long it has waited.
 
     ``waited_ns``: time in waits that are over, summed.
+    ``starting``: the marks of its start, which waits and named phases are part of.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, starting: StartMarks | None = None) -> None:
+        self.starting = starting or StartMarks(time.time_ns(), lambda _: None, is_standby=False)
         self.waited_ns = 0
         self.quorum_id = -1
         self._lock = threading.Lock()
@@ -41,6 +44,7 @@ class Phases:
 
     def begin(self, what: str) -> None:
         """Record that a wait begins; the time of overlapping waits counts once."""
+        self.starting.begin(what)
         with self._lock:
             if not self._waits:
                 self._since_ns = time.monotonic_ns()
@@ -48,6 +52,7 @@ class Phases:
 
     def end(self, what: str) -> None:
         """Record that a wait is over, however it ended."""
+        self.starting.end(what)
         with self._lock:
             self._waits.remove(what)
             if not self._waits:
@@ -66,10 +71,12 @@ class Phases:
         phase = NamedPhase(name=text(name, MAX_SHORT_TEXT), since_ns=now_ns, until_ns=until_ns)
         with self._lock:
             self._named.append(phase)
+        self.starting.begin(phase.name)
         return phase
 
     def leave(self, phase: NamedPhase) -> None:
         """End a named phase."""
+        self.starting.end(phase.name)
         with self._lock:
             self._named.remove(phase)
 

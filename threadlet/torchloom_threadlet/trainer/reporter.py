@@ -9,12 +9,14 @@ from typing import Any
 import msgspec
 
 from torchloom_core.wire.messages import LOG, Note, WorkerState
+from torchloom_core.wire.start_phases import START_PHASES
 from torchloom_threadlet import ipc
 from torchloom_threadlet.cleaning import field_name, fields, whole
 from torchloom_threadlet.identity import Identity
 from torchloom_threadlet.trainer.phases import Compilations, Phases
 from torchloom_threadlet.trainer.sample_buffer import SampleBuffer
 from torchloom_threadlet.trainer.sidecar_link import SidecarLink
+from torchloom_threadlet.trainer.start_marks import StartMarks
 
 _logger = logging.getLogger(__name__)
 
@@ -23,6 +25,7 @@ class Reporter:
     """The reports of one incarnation of one worker.
 
     ``phases``: what the trainer waits for, where an adapter records it, and its named phase.
+    ``starting``: the phases of its start, up to the first committed step.
     ``thread``: the training thread, as :func:`threading.get_ident` names it; 0 where there are
     several.
     """
@@ -32,9 +35,14 @@ class Reporter:
         self.state = state
         self.step: Any = -1
         self.samples = SampleBuffer()
-        self.phases = Phases()
         self.thread = 0
         self._link: SidecarLink | None = None
+        self.starting = StartMarks(
+            identity.incarnation * 1_000_000,
+            lambda start: self.note(START_PHASES, start.fields()),
+            is_standby=state == "standby",
+        )
+        self.phases = Phases(self.starting)
         self._is_lost = False
         self._entered_ns = time.monotonic_ns()
         self._compilations = Compilations(self.phases, lambda: self.send(self.progress()))

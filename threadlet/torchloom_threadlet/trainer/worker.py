@@ -204,6 +204,7 @@ class Worker(Reporter):
         """Carry out pending commands at this step boundary."""
         # Cleared first: a command that arrives meanwhile sets it again.
         self.has_pending = False
+        self.starting.stepped()
         if self.state == "joining":
             self.enter("training")
         if self._resumes is None:

@@ -14,6 +14,7 @@ from torchloom_threadlet.adapters.torchft.measurements import (
     GivenState,
     RoundFigures,
     hook,
+    mark_transfer,
     stamp_waits,
 )
 from torchloom_threadlet.cleaning import error_line
@@ -50,6 +51,7 @@ class TorchftAdapter(Adapter):
         A standby that has prepared waits in this call until the Weaver lets it join.
         """
         worker = self.worker
+        worker.starting.awaits_commit = True
         if self._manager is None:
             self._listen()
         if manager is not self._manager:
@@ -77,6 +79,7 @@ class TorchftAdapter(Adapter):
                 _logger.warning(text, worker.identity.worker, group, name)
             self.rejoin()
         self.resume(True)
+        worker.starting.built()
 
     def boundary(self, step: int | None) -> tuple[int | None, Mapping[str, Any]]:
         """Return the Manager's step, committed or not, and what it waited for."""
@@ -145,6 +148,7 @@ class TorchftAdapter(Adapter):
             stamp_waits(manager, phases, pg.overlap)
         else:
             stamp_waits(manager, phases, phases)
+        mark_transfer(manager, self.worker.starting)
         self._given = GivenState(manager)
         try:
             connections = Connections(pg)
@@ -173,7 +177,9 @@ class TorchftAdapter(Adapter):
         self.loom.note("quorum", **(_fields(record) | {"replica_id": worker.replica_id}))
 
     def _on_commit(self, record: logging.LogRecord) -> None:
-        if not record.__dict__["commit_result"]:
+        if record.__dict__["commit_result"]:
+            self.worker.starting.committed()
+        else:
             self._failed_steps += 1
             self.loom.note("commit", **_fields(record))
 

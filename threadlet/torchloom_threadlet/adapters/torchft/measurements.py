@@ -7,8 +7,10 @@ from typing import Any
 
 from torch.utils._pytree import tree_leaves
 
+from torchloom_core.wire.start_phases import STATE_TRANSFER
 from torchloom_threadlet.compression import CompressedProcessGroup
 from torchloom_threadlet.compression.figures import Waits
+from torchloom_threadlet.trainer.start_marks import StartMarks
 
 _logger = logging.getLogger(__name__)
 
@@ -58,6 +60,22 @@ def hook(
             _call(after, name)
 
     setattr(manager, name, hooked)
+
+
+def mark_transfer(manager: Any, starting: StartMarks) -> None:
+    """Mark the time in which ``manager`` copies and loads a peer's state, in whichever thread."""
+    hook(
+        manager._checkpoint_transport,
+        "recv_checkpoint",
+        before=lambda: starting.transfer(True),
+        after=lambda: starting.transfer(False),
+    )
+    hook(
+        manager,
+        "_apply_pending_state_dict",
+        before=lambda: starting.begin(STATE_TRANSFER),
+        after=lambda: starting.end(STATE_TRANSFER),
+    )
 
 
 def _call(function: Callable[[], None] | None, name: str) -> None:

@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 from torchloom_core.wire.operations import Drain
+from torchloom_core.wire.start_phases import QUORUM
 from torchloom_threadlet.adapters.adapter import Adapter, Diverged
 from torchloom_threadlet.cleaning import error_line, whole
 from torchloom_threadlet.fence.agreement import NOTHING, Ballot, read_minima
@@ -106,7 +107,8 @@ class TorchrunAdapter(Adapter):
     def manage(self, *parts: Any, measure_update: bool = False, process_group: Any = None) -> None:
         """Agree with the ranks of ``process_group``, all by default, and register optimizers."""
         if self._ballots is None:
-            self._begin_votes(process_group)
+            with self.worker.starting.phase(QUORUM):
+                self._begin_votes(process_group)
         if parts:
             self._optimizers = ManagedOptimizers(
                 self.loom,
@@ -115,6 +117,7 @@ class TorchrunAdapter(Adapter):
                 step=lambda: whole(self.worker.step),
                 measure_update=measure_update,
             )
+        self.worker.starting.built()
 
     def vote(self, step: int | None) -> None:
         """Vote, and make an agreed change, at the least of the ranks' step numbers.
