@@ -30,6 +30,7 @@ for _name, _group, _help in (
     ("operator", _RUNNING, "Write NATS credentials for a person."),
     ("status", _WATCHING, "Show the run's workers, knobs, commands and plugins."),
     ("logs", _WATCHING, "Print the trainers' log lines."),
+    ("recovery", _WATCHING, "Show where the time of each recovery went, phase by phase."),
     ("evaluate", _WATCHING, "Backtest policies and predictors on recorded traces."),
     ("fit", _WATCHING, "Fit a predictor on a trace and measure its skill."),
 ):
