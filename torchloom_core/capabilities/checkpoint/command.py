@@ -1,12 +1,12 @@
 """Save a checkpoint now, or look at those that are stored."""
 
 import time
-from typing import Annotated
 
 import msgspec
-from cyclopts import App, Parameter
+from cyclopts import App
 
 from torchloom_core.capabilities.checkpoint import SaveCheckpoint
+from torchloom_core.capabilities.checkpoint.export_command import Place, export_checkpoint
 from torchloom_core.checkpoints.layout import Folder
 from torchloom_core.checkpoints.storage import storage_at
 from torchloom_core.checkpoints.stored import Checkpoint, complete_folders, read_manifest
@@ -17,7 +17,6 @@ from torchloom_core.floor.errors import CheckpointError
 
 checkpoint = App(name="checkpoint")
 
-_Place = Annotated[str, Parameter(help="Folder of the checkpoints, as given to the script.")]
 _MB = 1e6
 
 
@@ -51,7 +50,7 @@ class Listed(msgspec.Struct, kw_only=True):
 
 
 @checkpoint.command(name="list")
-def list_checkpoints(place: _Place, /, *, json: AsJson = False) -> None:
+def list_checkpoints(place: Place, /, *, json: AsJson = False) -> None:
     """List the complete checkpoints of a folder, the newest first."""
     storage = storage_at(place)
     found = []
@@ -108,7 +107,7 @@ def _listed(
 
 
 @checkpoint.command(name="verify")
-def verify_checkpoints(place: _Place, /) -> int:
+def verify_checkpoints(place: Place, /) -> int:
     """Read all bytes of each complete checkpoint, and compare them with their digests.
 
     Exit status 1 if one is damaged, or if there is none.
@@ -131,3 +130,6 @@ def verify_checkpoints(place: _Place, /) -> int:
                 text = f"{folder}: whole, {read / _MB:.1f} MB"
                 out.print(text, markup=False, soft_wrap=True)
     return CheckpointError.exit_code if damaged else 0
+
+
+checkpoint.command(export_checkpoint, name="export")

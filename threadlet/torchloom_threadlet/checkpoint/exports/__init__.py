@@ -1,0 +1,1 @@
+"""Exports: a checkpoint's content in formats that other programs read."""
