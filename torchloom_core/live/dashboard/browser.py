@@ -76,6 +76,7 @@ class Browser:
         self._mark = 0
         self._landscape = LandscapeNews()
         self._preview_version = 0
+        self._recoveries_version = 0
 
     async def serve(self) -> None:
         """Send until the browser leaves, or takes no data."""
@@ -160,6 +161,10 @@ class Browser:
         if state.backtest != self._backtest:
             self._backtest = state.backtest
             yield {"backtest": state.backtest}
+        state.recoveries.compute(now_s)
+        if state.recoveries.version != self._recoveries_version:
+            self._recoveries_version = state.recoveries.version
+            yield {"recoveries": state.recoveries.rows}
         points = {name: self._points_of(name) for name in self._selection.series[:_MOST_SHOWN]}
         series = {name: point.tolist() for name, point in points.items() if len(point)}
         if series:

@@ -13,6 +13,7 @@ from torchloom_core.floor.clock import SECOND_NS, moment_text
 from torchloom_core.live.dashboard.board import Board
 from torchloom_core.live.dashboard.preview import PreviewShown
 from torchloom_core.live.dashboard.record import Record
+from torchloom_core.live.dashboard.recoveries import RecoveriesShown
 from torchloom_core.live.trajectory.landscape import Landscape
 from torchloom_core.live.trajectory.preview import Preview
 from torchloom_core.live.trajectory.reader import EpochRecord, Recorded, read_epochs
@@ -50,6 +51,7 @@ class RunState:
         self.preview = Preview()
         self.standby_tasks = StandbyTasks(self.landscape, self.preview)
         self.preview_shown = PreviewShown(self.preview)
+        self.recoveries = RecoveriesShown()
         self.status: Status | None = None
         self.knobs: list[dict[str, Any]] = []
         self.knobs_version = 0
@@ -58,6 +60,7 @@ class RunState:
 
     def take_input(self, message: object, now_s: float) -> None:
         """Take what a worker has sent; anything else is ignored."""
+        self.recoveries.take(message, now_s)
         match message:
             case Telemetry():
                 self.board.take(message, now_s)
@@ -77,6 +80,7 @@ class RunState:
             with suppress(*UNREADABLE):
                 status = msgspec.json.decode(data, type=CommandStatus)
                 self.standby_tasks.take_status(status)
+                self.recoveries.take(status, now_s)
 
     @property
     def now_s(self) -> float:

@@ -105,8 +105,10 @@ class Recoveries:
             self._all = [one for one in self._all if one.first is not process]
             return
         at_ns, known_ns = process.at_ns(message.ts_ns), ts_ns
-        if process.told_ns is not None and process.has_trained:  # it hung: see its last progress
-            at_ns, known_ns = process.progress_ns, process.told_ns
+        if (
+            process.commanded_ns is not None and process.has_trained
+        ):  # it hung: see its last progress
+            at_ns, known_ns = process.progress_ns, process.commanded_ns
         self._end(process, at_ns, known_ns, how, certain=word != _TERMINATED)
 
     def _note(self, note: Note, ts_ns: int) -> None:
@@ -126,7 +128,7 @@ class Recoveries:
         if process is None or process.ended_ns is not None:
             return
         if status.verb in (_JOINS, _TERMINATES):
-            process.told_ns = ts_ns
+            process.commanded_ns = ts_ns
 
     def _progress(self, batch: Telemetry, ts_ns: int) -> None:
         process = self._of(batch.worker, batch.incarnation)
@@ -271,7 +273,11 @@ class Recoveries:
         known_ns = one.known_ns
         if known_ns is not None:
             yield DETECT, min(known_ns, began_ns)
-        joins = [process.told_ns for process in one.starts.values() if process.told_ns is not None]
+        joins = [
+            process.commanded_ns
+            for process in one.starts.values()
+            if process.commanded_ns is not None
+        ]
         if joins:
             yield DECIDE, min(max(joins), began_ns)
         if one.failed:

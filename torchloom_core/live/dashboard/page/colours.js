@@ -43,3 +43,20 @@ export function ratioColour(ratio, far) {
 }
 
 export const VALUE_COLOURS = Array.from({ length: 256 }, (_, byte) => valueColour(byte));
+
+// Of the phases of a recovery: neighbours differ in brightness.
+export const PHASE_COLOURS = {
+  detect: "#9aa4ae",
+  decide: "#dfe3e7",
+  failed_starts: "#d55e00",
+  relaunch: "#5b6770",
+  import: "#0072b2",
+  join: "#c7ccd1",
+  build: "#56b4e9",
+  compile: "#332288",
+  restore: "#e69f00",
+  data_loader: "#f0e442",
+  quorum: "#117733",
+  state_transfer: "#cc79a7",
+  first_step: "#009e73",
+};

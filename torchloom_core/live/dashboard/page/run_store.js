@@ -12,6 +12,7 @@ export class RunStore {
     this.runMs = -Infinity;
     this.series = new Map();
     this.knobs = [];
+    this.recoveries = [];
     this.backtest = {};
     this.statistics = {};
     this.worker = null;
@@ -50,6 +51,7 @@ export class RunStore {
       this.median = update.median;
     }
     if (update.knobs) this.knobs = update.knobs;
+    if (update.recoveries) this.recoveries = update.recoveries;
     if (update.backtest) this.backtest = update.backtest;
     if (update.statistics) this.statistics = update.statistics;
     if (update.worker) this.worker = update.worker;
