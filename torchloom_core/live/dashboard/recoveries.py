@@ -7,7 +7,7 @@ import msgspec
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.live.trajectory.recoveries import Recoveries
 
-MOST_SHOWN = 10
+MOST_SHOWN = 5
 
 
 class RecoveriesShown:

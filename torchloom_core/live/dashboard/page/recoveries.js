@@ -1,5 +1,6 @@
 // Recoveries: where the seconds between a fault and training again went, a bar for each.
 
+import { legend } from "./charts.js";
 import { PHASE_COLOURS } from "./colours.js";
 import { clock, el, span, swatch } from "./dom.js";
 
@@ -68,8 +69,10 @@ function item(one, number, mostS) {
 export function recoveryParts(recoveries) {
   if (!recoveries.length) return el("p", { className: "faint" }, "No recovery: no worker that trained was lost since this dashboard started.");
   const mostS = Math.max(...recoveries.map((one) => one.total_s));
+  const phases = Object.keys(PHASES).filter((phase) => recoveries.some((one) => phase in one.phases));
   return [
     el("p", { className: "faint" }, "From a fault to the first committed step, the newest first."),
-    el("ul", { className: "plain" }, recoveries.map((one, number) => item(one, number, mostS))),
+    legend(phases.map((phase) => [PHASE_COLOURS[phase], titleOf(phase)])),
+    el("ul", { className: "plain recoveries" }, recoveries.map((one, number) => item(one, number, mostS))),
   ];
 }
