@@ -11,8 +11,13 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
+from torchloom_core.checkpoints.storage import storage_at
 from torchloom_threadlet.checkpoint.checkpointer import Checkpointer
+from torchloom_threadlet.checkpoint.loop import TrainingLoop
 from torchloom_threadlet.checkpoint.saving_ranks import SavingRanks
+from torchloom_threadlet.checkpoint.sources import Sources
+from torchloom_threadlet.checkpoint.tiers import PATH, Tier
+from torchloom_threadlet.checkpoint.writer.orders import TierPlace
 
 
 class Method(Protocol):
@@ -91,22 +96,38 @@ class Threaded(Synced):
         return is_done
 
 
+class Loop(TrainingLoop):
+    """A loop without a loom, that takes notes itself."""
+
+    run, step = "cost", -1
+
+    def __init__(self, note: Callable[[str, dict[str, Any]], object]) -> None:
+        self.note = note  # type: ignore[method-assign, assignment]
+
+    def saves(self) -> bool:
+        """Return True: nobody else does."""
+        return True
+
+    def may_rewind(self, rewind: Callable[[], None]) -> None:
+        """Never rewind."""
+
+
 class Ours:
     """``loom.checkpoints``: copied beside training, stored by a process of the idle class."""
 
     def __init__(self, state: State, folder: Path) -> None:
         self._saved: set[int] = set()
         self._wanted = -1
+        place = str(folder / "ours")
+        tier = Tier(TierPlace(name=PATH, place=place, keep=2), every_s=1e9)
+        path = storage_at(place)
         self._checkpointer = Checkpointer(
             (state.model, state.optimizer),
             {},
-            str(folder / "ours"),
-            every_s=1e9,
-            keep=2,
-            run="cost",
-            ranks=SavingRanks(),
-            note=self._note,
-            leave=lambda: None,
+            [tier],
+            Sources(path, [[path]], [path]),
+            SavingRanks(),
+            Loop(self._note),
         )
 
     def _note(self, kind: str, fields: dict[str, Any]) -> None:

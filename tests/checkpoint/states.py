@@ -9,10 +9,13 @@ from torch import nn
 from torchloom_core.checkpoints.layout import Shard
 from torchloom_core.checkpoints.storage import LocalFolder
 from torchloom_threadlet.checkpoint.pieces import Replica, own_pieces
+from torchloom_threadlet.checkpoint.restore import restore
+from torchloom_threadlet.checkpoint.saving_ranks import SavingRanks
 from torchloom_threadlet.checkpoint.slots import Slots
+from torchloom_threadlet.checkpoint.sources import Sources
 from torchloom_threadlet.checkpoint.state import TrainingState
 from torchloom_threadlet.checkpoint.writer.orders import Order
-from torchloom_threadlet.checkpoint.writer.storing import Writer
+from torchloom_threadlet.checkpoint.writer.storing import Part, complete, forget, store
 
 
 def trained(seed=0, width=8, steps=3):
@@ -29,7 +32,9 @@ def trained(seed=0, width=8, steps=3):
     return model, optimizer, schedule
 
 
-def save(folder, parts, *, step=1, generation=1, token="0" * 8, rank=0, ranks=1, keep=0):
+def save(
+    folder, parts, *, step=1, generation=1, token="0" * 8, rank=0, ranks=1, keep=0, keep_every_s=0.0
+):
     """Write one rank's part of a checkpoint, and the manifest if it is the last one's."""
     state = TrainingState(parts)
     gathered = state.gather(rank)
@@ -51,31 +56,31 @@ def save(folder, parts, *, step=1, generation=1, token="0" * 8, rank=0, ranks=1,
         slots.put(0, size, described)
         order = Order(
             slot=0,
+            tiers=("path",),
+            good="",
             generation=generation,
             step=step,
             token=token,
             run="run",
             ranks=ranks,
             rank=rank,
-            keep=keep,
             bytes=size,
             described=len(described),
             owner="",
         )
         storage = LocalFolder(folder)
-        writer = Writer(storage, slots.path)
-        writer.store(order)
-        storage.unlock()
+        part = Part(order, memoryview(slots.path.read_bytes()))
+        store(storage, part, None)
         if rank == ranks - 1:
-            assert writer.complete(order, lambda: False) == ""
-            writer.forget(keep)
+            assert complete(storage, part, lambda: False) == ""
+            forget(storage, keep, keep_every_s)
 
 
 def load(folder, parts, rank=0):
     """Load the newest checkpoint into these parts, alone."""
-    from torchloom_threadlet.checkpoint.restore import restore
-
-    return restore(LocalFolder(folder), TrainingState(parts), rank, lambda t: t, lambda can: can)
+    ranks, place = SavingRanks(), LocalFolder(folder)
+    ranks.rank = rank
+    return restore(Sources(place, [[place]], [place]), TrainingState(parts), ranks)
 
 
 def digest(*parts):

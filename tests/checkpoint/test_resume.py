@@ -16,7 +16,7 @@ from torchloom_core.checkpoints.stored import complete_folders
 
 pytestmark = pytest.mark.integration
 TRAINER = str(Path(__file__).with_name("trainer.py"))
-DEADLINE_S = 90.0
+DEADLINE_S = 60.0
 
 
 class Job:

@@ -123,6 +123,14 @@ def test_the_newest_ones_stay_and_unfinished_older_ones_go(tmp_path):
     assert [int(name.split("-")[2]) for name in left] == [5, 6, 9]
 
 
+def test_the_first_of_each_span_of_time_stays_too(tmp_path, monkeypatch):
+    hours = iter((0.0, 0.4, 1.2, 1.9, 2.1, 2.2))
+    monkeypatch.setattr("time.time_ns", lambda: round(next(hours) * 3600e9))
+    for step in range(6):
+        save(tmp_path, trained(steps=1), step=step, keep=1, keep_every_s=3600.0)
+    assert [folder.step for folder in complete_folders(LocalFolder(tmp_path))] == [5, 4, 2, 0]
+
+
 def test_a_later_generation_is_newer_than_a_larger_step(tmp_path):
     save(tmp_path, trained(), step=90, generation=1)
     save(tmp_path, trained(), step=60, generation=2)

@@ -26,10 +26,16 @@ def main() -> None:
     parser.add_argument("--every-s", type=float, default=1000.0)
     parser.add_argument("--step-s", type=float, default=0.0)
     parser.add_argument("--wrap", choices=["none", "ddp", "fsdp"], default="none")
+    parser.add_argument("--memory-every-s", type=float, default=0.0)
+    parser.add_argument("--remote", default="")
+    parser.add_argument("--remote-every-s", type=float, default=1000.0)
+    parser.add_argument("--nodes", action="store_true", help="Each rank is on a node of its own.")
     options = parser.parse_args()
     logging.basicConfig()
     torch.set_num_threads(1)
     rank = int(os.environ.get("RANK", "0"))
+    if options.nodes:
+        os.environ["TORCHLOOM_NODE"] = f"n{rank}"
     if options.wrap != "none":
         dist.init_process_group("gloo")
     torch.manual_seed(0)
@@ -45,7 +51,14 @@ def main() -> None:
     loom.manage(optimizer, schedule)
     torch.manual_seed(100 + rank)
     checkpoints = loom.checkpoints(
-        model, optimizer, schedule, path=options.place, every_s=options.every_s
+        model,
+        optimizer,
+        schedule,
+        path=options.place,
+        every_s=options.every_s,
+        memory_every_s=options.memory_every_s,
+        remote=options.remote,
+        remote_every_s=options.remote_every_s,
     )
     with options.journal.with_suffix(f".{rank}").open("a", buffering=1) as journal:
         journal.write(f"begin {checkpoints.step}\n")

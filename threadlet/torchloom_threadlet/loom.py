@@ -28,6 +28,7 @@ from torchloom_threadlet.training.optimizer_knobs import managed
 from torchloom_threadlet.training.rounds import Rounds
 
 if TYPE_CHECKING:
+    from torchloom_threadlet.checkpoint.attached import CheckpointOptions
     from torchloom_threadlet.checkpoint.checkpointer import Checkpointer
 
 _logger = logging.getLogger(__name__)
@@ -137,7 +138,7 @@ class Loom:
                 step, own = self._boundary(step)
                 metrics = {**own, **metrics}
             if self._checkpointer is not None:
-                metrics.setdefault("unsaved_work_s", self._checkpointer.unsaved_s)
+                metrics = {**self._checkpointer.measurements(), **metrics}
         except Diverged:
             raise
         except Exception as error:  # noqa: BLE001 - the adapter's
@@ -272,17 +273,16 @@ class Loom:
         self.adapter.restore(state)
 
     def checkpoints(
-        self, *parts: Any, path: str | os.PathLike[str], every_s: float = 600.0, keep: int = 3
+        self, *parts: Any, path: str | os.PathLike[str], **options: "Unpack[CheckpointOptions]"
     ) -> "Checkpointer":
         """Save models, optimizers, schedulers and loaders from now on, and load the newest now.
 
         Call it on all ranks, after ``loom.manage``; begin at the step after ``checkpoints.step``.
-        One is saved in the folder ``path`` every ``every_s`` seconds; the newest ``keep`` stay.
-        CheckpointError if there are some and none can be loaded.
+        The options say where else and how often. CheckpointError if there are some and none loads.
         """
         from torchloom_threadlet.checkpoint.attached import attach_checkpoints
 
-        self._checkpointer = found = attach_checkpoints(self, parts, path, every_s, keep)
+        self._checkpointer = found = attach_checkpoints(self, parts, path, **options)
         return found
 
     def on(self, verb: str, function: Callable[..., object]) -> None:

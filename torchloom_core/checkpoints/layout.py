@@ -16,6 +16,7 @@ from torchloom_core.wire.limits import Count, Rank, Stamp
 FORMAT = 1
 MANIFEST = "manifest.json"
 
+_TENSORS = ".bin"
 _FOLDER = re.compile(r"(\d{4,9})-step-(\d{10,16})-([0-9a-f]{8})")
 
 
@@ -107,9 +108,14 @@ def read_folder(name: str) -> Folder | None:
 
 def tensors_file(rank: int) -> str:
     """Return the name of a rank's tensors."""
-    return f"rank-{rank}.bin"
+    return f"rank-{rank}{_TENSORS}"
 
 
 def shard_file(rank: int) -> str:
     """Return the name of a rank's :class:`Shard`."""
     return f"rank-{rank}.json"
+
+
+def is_tensors_file(name: str) -> bool:
+    """Return whether a file has tensors."""
+    return name.endswith(_TENSORS)

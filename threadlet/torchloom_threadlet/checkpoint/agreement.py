@@ -1,21 +1,31 @@
 """At which step the ranks save: if one requests it, all do, the same few steps later.
 
-Each rank sends its request at each step boundary, and takes the outcome ``LAG`` boundaries later,
+Each rank sends its requests at each step boundary, and takes the outcome ``LAG`` boundaries later,
 when it has long arrived: so all ranks take it at the same step, and none waits.
 """
 
-import logging
 from collections import deque
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 
 LAG = 4
-NOTHING, SAVE, LEAVE = 0, 1, 2
-_OVER = 3
+_GOES_ON, _LEAVES, _OVER = 0, 1, 2
 
-_logger = logging.getLogger(__name__)
+
+class Requests(NamedTuple):
+    """What a rank asks of all, and what all are asked.
+
+    ``tiers``: for each tier whether to save in it. ``leave``: save and leave. What rank 0 knows
+    first: ``is_any``, whether there is a complete checkpoint, and ``good``, which is the newest in
+    the memory of nodes, a number that rises; 0: none.
+    """
+
+    tiers: tuple[bool, ...]
+    leave: bool = False
+    is_any: bool = False
+    good: int = 0
 
 
 class SaveRequests:
@@ -24,6 +34,7 @@ class SaveRequests:
     def __init__(self, group: Any = None) -> None:
         self._group = group
         self._sent: deque[tuple[Any, torch.Tensor]] = deque()
+        self._tiers = 0
         self._is_over = False
 
     @property
@@ -31,34 +42,42 @@ class SaveRequests:
         """Step boundaries between a request and its outcome."""
         return 0 if self._group is None else LAG
 
-    def exchange(self, request: int) -> int:
-        """Send this rank's request, and return the largest of all ranks ``lag`` boundaries ago."""
-        if self._group is None or self._is_over:
-            return request if self._group is None else NOTHING
-        self._send(request)
+    def exchange(self, requests: Requests) -> Requests | None:
+        """Send this rank's requests, and return those of all ranks ``lag`` boundaries ago.
+
+        None: there are none yet, or a rank has ended.
+        """
+        if self._group is None:
+            return requests
+        if self._is_over:
+            return None
+        self._tiers = len(requests.tiers)
+        self._send(_LEAVES if requests.leave else _GOES_ON, requests)
         if len(self._sent) <= LAG:
-            return NOTHING
-        work, requests = self._sent.popleft()
+            return None
+        work, values = self._sent.popleft()
         try:
             work.wait()
         except RuntimeError:
             self._is_over = True
-            return NOTHING
-        agreed = int(requests[0])
-        self._is_over |= agreed == _OVER
-        return NOTHING if self._is_over else agreed
+            return None
+        state, is_any, good, *tiers = values.tolist()
+        self._is_over |= state == _OVER
+        if self._is_over:
+            return None
+        return Requests(tuple(map(bool, tiers)), state == _LEAVES, bool(is_any), good)
 
     def close(self) -> None:
         """Announce that this rank's loop has ended: nothing is saved together any more."""
         if self._group is not None and not self._is_over:
             self._is_over = True
-            self._send(_OVER)
+            self._send(_OVER, Requests((False,) * self._tiers))
 
-    def _send(self, request: int) -> None:
-        requests = torch.tensor([request])
+    def _send(self, state: int, requests: Requests) -> None:
+        values = torch.tensor([state, requests.is_any, requests.good, *requests.tiers])
         try:
-            work = dist.all_reduce(requests, dist.ReduceOp.MAX, group=self._group, async_op=True)
+            work = dist.all_reduce(values, dist.ReduceOp.MAX, group=self._group, async_op=True)
         except (RuntimeError, ValueError):
             self._is_over = True
         else:
-            self._sent.append((work, requests))
+            self._sent.append((work, values))

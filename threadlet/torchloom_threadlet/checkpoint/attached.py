@@ -1,67 +1,188 @@
-"""What ``loom.checkpoints`` does: the knob, the commands and SIGTERM work on the checkpointer."""
+"""What ``loom.checkpoints`` does: knobs, commands and SIGTERM work on the checkpointer."""
 
+import logging
+import math
 import os
 import signal
 import threading
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
+from torchloom_core.checkpoints.storage import LocalFolder, storage_at
+from torchloom_core.floor.errors import CheckpointError
+from torchloom_core.wire.start_phases import RESTORE
 from torchloom_threadlet.checkpoint.checkpointer import Checkpointer
+from torchloom_threadlet.checkpoint.loop import LoopState, TrainingLoop
 from torchloom_threadlet.checkpoint.saving_ranks import SavingRanks
+from torchloom_threadlet.checkpoint.sources import Sources
+from torchloom_threadlet.checkpoint.tiers import INTERVALS, MEMORY, PATH, REMOTE, Tier
+from torchloom_threadlet.checkpoint.writer.orders import TierPlace
+from torchloom_threadlet.trainer.first_batch import mark_first_batch
+
+if TYPE_CHECKING:
+    from torchloom_threadlet.checkpoint.nodes import Nodes
+
+_logger = logging.getLogger(__name__)
 
 _LONGEST_S = 30 * 86_400.0
+_MAY_BE_0 = ("keep", "keep_every_s", "memory_every_s", "remote_keep")
+_MOST_BYTES_PER_S = 1e12
+
+
+class CheckpointOptions(TypedDict, total=False):
+    """Where and how often checkpoints are saved.
+
+    Attributes
+    ----------
+    every_s : float
+        Training between two checkpoints in ``path``, seconds; 600 by default.
+    keep : int
+        The newest complete checkpoints that stay in ``path``, 3 by default; 0: all.
+    keep_every_s : float
+        Besides, the first checkpoint of each such span of time stays, in ``path`` and ``remote``,
+        seconds; 0, the default: none.
+    memory_every_s : float
+        Training between two checkpoints in the memory of this node and another one, seconds;
+        0, the default: none.
+    remote : str or PathLike
+        Another folder or URL, as of an object store; none by default.
+    remote_every_s : float
+        Training between two checkpoints there, seconds; 3600 by default.
+    remote_keep : int
+        The newest complete checkpoints that stay there, 3 by default; 0: all.
+    """
+
+    every_s: float
+    keep: int
+    keep_every_s: float
+    memory_every_s: float
+    remote: str | os.PathLike[str]
+    remote_every_s: float
+    remote_keep: int
 
 
 def attach_checkpoints(
-    loom: Any, parts: Sequence[Any], path: str | os.PathLike[str], every_s: float, keep: int
+    loom: Any,
+    parts: Sequence[Any],
+    path: str | os.PathLike[str],
+    **options: Unpack[CheckpointOptions],
 ) -> Checkpointer:
-    """Return the checkpointer of a loom, with the newest checkpoint loaded."""
+    """Return the checkpointer of a loom, with the newest checkpoint loaded.
+
+    Raises CheckpointError as the checkpointer does, and if an option is unknown or out of range.
+    """
+    _refuse_bad(options)
     worker = loom.adapter.worker
-    checkpointer = Checkpointer(
-        parts,
-        {"loom": Knobs(loom)},
-        os.fspath(path),
-        every_s=every_s,
-        keep=keep,
-        run=worker.run,
-        ranks=SavingRanks(),
-        note=worker.note,
-        leave=worker.leave,
-        saves=loom.adapter.saves,
-    )
-    if checkpointer.step >= 0:
-        worker.step = checkpointer.step
+    loop, ranks, place = TrainingLoop(loom, tuple(parts)), SavingRanks(), os.fspath(path)
+    nodes, memory_every_s = None, options.get("memory_every_s", 0.0)
+    if memory_every_s > 0:
+        from torchloom_threadlet.checkpoint.nodes import Nodes
 
-    def set_interval(seconds: float) -> None:
-        checkpointer.every_s = seconds
-
-    loom.knob(
-        "checkpoint_interval_s",
-        lambda: checkpointer.every_s,
-        set_interval,
-        low=1.0,
-        high=_LONGEST_S,
-        doc="training between two checkpoints, seconds",
+        placement = worker.identity.placement
+        nodes = Nodes(ranks, placement.node, placement.rack, place)
+        if nodes.problem:
+            _logger.warning("no checkpoints in the memory of nodes: %s", nodes.problem)
+            nodes = None
+    tiers = []
+    if nodes is not None:
+        memory = TierPlace(
+            name=MEMORY,
+            place=str(nodes.folder),
+            keep=1,
+            in_memory=True,
+            copy=nodes.copy.store if nodes.copy is not None else None,
+            home=nodes.home.store if nodes.home.name != nodes.here.name else None,
+        )
+        tiers.append(Tier(memory, memory_every_s))
+    keep_every_s = options.get("keep_every_s", 0.0)
+    path_place = TierPlace(
+        name=PATH, place=place, keep=options.get("keep", 3), keep_every_s=keep_every_s
     )
+    tiers.append(Tier(path_place, options.get("every_s", 600.0)))
+    if remote := os.fspath(options.get("remote", "")):
+        remote_place = TierPlace(
+            name=REMOTE,
+            place=remote,
+            keep=options.get("remote_keep", 3),
+            keep_every_s=keep_every_s,
+        )
+        tiers.append(Tier(remote_place, options.get("remote_every_s", 3600.0)))
+    with worker.starting.phase(RESTORE):
+        checkpointer = Checkpointer(
+            parts,
+            {"loom": LoopState(loom, loop.position)},
+            tiers,
+            _sources(place, remote, nodes, ranks),
+            ranks,
+            loop,
+        )
+    for part in parts:
+        mark_first_batch(part, worker.starting)
+    for tier in tiers:
+        _register_interval(loom, tier)
+    if any("://" in tier.place.place or tier.place.copy for tier in tiers):
+        _register_limit(loom, checkpointer)
     loom.on_checkpoint(checkpointer.save)
     _leave_at_sigterm(checkpointer)
     return checkpointer
 
 
-class Knobs:
-    """The loom's own part of the state: its step and the knobs in force."""
+def _refuse_bad(options: Mapping[str, Any]) -> None:
+    for name, value in options.items():
+        if name not in CheckpointOptions.__annotations__:
+            known = ", ".join(CheckpointOptions.__annotations__)
+            raise CheckpointError(f"loom.checkpoints: need {known}, was {name}")
+        if name == "remote":
+            continue
+        least = 0.0 if name in _MAY_BE_0 else 1e-3
+        if not isinstance(value, int | float) or not least <= value < math.inf:
+            raise CheckpointError(f"loom.checkpoints: {name}: need >= {least:g}, was {value!r}")
 
-    def __init__(self, loom: Any) -> None:
-        self._loom = loom
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the step and the knobs that all ranks share."""
-        state: dict[str, Any] = self._loom.state_dict()
-        return state
+def _sources(place: str, remote: str, nodes: "Nodes | None", ranks: SavingRanks) -> Sources:
+    """Return from where this rank reads checkpoints, and which of them it names to the others."""
+    path = storage_at(place)
+    kinds, listed = [[path]], [path] if ranks.rank == 0 else []
+    if remote:
+        kinds.append([storage_at(remote)])
+        listed += kinds[-1] if ranks.rank == 0 else []
+    if nodes is not None:
+        own = LocalFolder(nodes.folder)
+        kinds += [[own], nodes.others()]
+        listed += [own] if nodes.is_first_here else []
+    return Sources(path, [kind for kind in kinds if kind], listed)
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Set the knobs that are registered by now."""
-        self._loom.load_state_dict(state)
+
+def _register_interval(loom: Any, tier: Tier) -> None:
+    def set_interval(seconds: float) -> None:
+        tier.every_s = seconds
+
+    loom.knob(
+        INTERVALS[tier.name],
+        lambda: tier.every_s,
+        set_interval,
+        low=1.0,
+        high=_LONGEST_S,
+        doc=f"training between two checkpoints in the tier {tier.name}, seconds",
+    )
+
+
+def _register_limit(loom: Any, checkpointer: Checkpointer) -> None:
+    now = 0.0
+
+    def set_limit(bytes_per_s: float) -> None:
+        nonlocal now
+        now = bytes_per_s
+        checkpointer.limit(bytes_per_s)
+
+    loom.knob(
+        "upload_bytes_per_s",
+        lambda: now,
+        set_limit,
+        low=0.0,
+        high=_MOST_BYTES_PER_S,
+        doc="limit of what a rank's checkpoints send to other nodes and stores; 0: no limit",
+    )
 
 
 def _leave_at_sigterm(checkpointer: Checkpointer) -> None:

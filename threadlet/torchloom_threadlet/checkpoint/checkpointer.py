@@ -3,28 +3,25 @@
 import logging
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import msgspec
-
-from torchloom_core.checkpoints.layout import Shard
-from torchloom_core.checkpoints.storage import storage_at
+from torchloom_core.checkpoints.layout import Folder
+from torchloom_core.floor.errors import CheckpointError
 from torchloom_core.floor.plain_text import plain_line
-from torchloom_threadlet.checkpoint.agreement import LEAVE, NOTHING, SAVE, SaveRequests
-from torchloom_threadlet.checkpoint.copying import Copy
-from torchloom_threadlet.checkpoint.owner import Owner
-from torchloom_threadlet.checkpoint.pieces import own_pieces, replica_of
+from torchloom_threadlet.checkpoint.agreement import Requests, SaveRequests
+from torchloom_threadlet.checkpoint.felt import FeltCosts
+from torchloom_threadlet.checkpoint.loop import TrainingLoop
 from torchloom_threadlet.checkpoint.restore import Restored, restore
+from torchloom_threadlet.checkpoint.saver import Saver
 from torchloom_threadlet.checkpoint.saving_ranks import SavingRanks
-from torchloom_threadlet.checkpoint.slots import SLOTS, Slots
+from torchloom_threadlet.checkpoint.sources import Sources
 from torchloom_threadlet.checkpoint.state import TrainingState
+from torchloom_threadlet.checkpoint.tiers import MEMORY, REMOTE, Tier, measurements
 from torchloom_threadlet.checkpoint.writer.orders import Order, Report
-from torchloom_threadlet.checkpoint.writer_link import WriterLink
-from torchloom_threadlet.trainer.sidecar_start import find_interpreter
 
-_ROOM = 1.25
-"""Slots are larger than the first state, which grows with the first steps of an optimizer."""
+_STEP_BITS = 40
+_LOOK_S, _STORING_S = 0.02, 60.0
 
 _logger = logging.getLogger(__name__)
 
@@ -33,7 +30,8 @@ class Checkpointer:
     """Saves the state of a rank together with the others, and restores the newest at the start.
 
     Nothing here ends or delays training but two waits: for the newest checkpoint to be read, in the
-    constructor, and at an optimizer's step until the copy of its weights is complete.
+    constructor and in :meth:`rewind`, and at an optimizer's step until the copy of its weights is
+    complete.
 
     Parameters
     ----------
@@ -41,29 +39,19 @@ class Checkpointer:
         What is saved: see :class:`~torchloom_threadlet.checkpoint.state.TrainingState`.
     own : mapping
         More of this rank's, by name: the loom's own state.
-    place : str
-        A folder that all ranks reach.
-    every_s : float
-        Seconds of training between two checkpoints.
-    keep : int
-        Complete checkpoints that stay; 0: all.
-    run : str
-        Name of the run, for the manifest.
+    tiers : sequence of Tier
+        Where it is saved, the least durable first.
+    sources : Sources
+        From where it may be restored.
     ranks : SavingRanks
         Those that save together.
-    note : callable
-        ``note(kind, fields)`` tells the Weaver.
-    leave : callable
-        Ends the script's loop after this step.
-    saves : callable
-        Whether these ranks save now: of replica groups with the same state one does.
+    loop : TrainingLoop
+        The script's loop.
 
     Attributes
     ----------
     step : int
         The step of the checkpoint that was restored; -1 without one.
-    every_s : float
-        May be changed at any time.
 
     Raises
     ------
@@ -75,47 +63,42 @@ class Checkpointer:
         self,
         parts: Sequence[Any],
         own: Mapping[str, Any],
-        place: str,
-        *,
-        every_s: float,
-        keep: int,
-        run: str,
+        tiers: Sequence[Tier],
+        sources: Sources,
         ranks: SavingRanks,
-        note: Callable[[str, dict[str, Any]], object],
-        leave: Callable[[], object],
-        saves: Callable[[], bool] = lambda: True,
+        loop: TrainingLoop,
     ) -> None:
-        self.every_s = every_s
-        self._place = place
-        self._keep = keep
-        self._run = run
-        self._ranks = ranks
-        self._note = note
-        self._leave = leave
-        self._saves = saves
+        self.tiers = {tier.name: tier for tier in tiers}
+        self._sources, self._ranks, self._loop = sources, ranks, loop
         self._state = TrainingState(parts, own)
-        self._storage = storage_at(place)
-        self._interpreter = find_interpreter()
+        self._saver = Saver(self._state, ranks, [tier.place for tier in tiers])
         self._requests = SaveRequests(ranks.group)
-        self._request = NOTHING
-        self._slots: Slots | None = None
-        self._link: WriterLink | None = None
-        self._busy: set[int] = set()
-        self._copy: Copy | None = None
-        self._order: Order | None = None
-        self._is_torn = False
-        self._quiet_until = -1
+        self._wanted: set[str] = set()
+        self._leaves = False
+        self._felt = FeltCosts()
         self._boundaries = 0
-        self._saved_s = self._tried_s = time.monotonic()
-        self._copied_s: dict[int, float] = {}
-        self._saved_step = -1
-        self.longest_wait_s = 0.0
-        self._restored = restore(self._storage, self._state, ranks.rank, ranks.first, ranks.all)
-        self.step = -1 if self._restored is None else self._restored.folder.step
-        self._saved_step = self.step
-        self._generation, self._token = self._begin_generation(self._restored)
+        self._quiet_until = -1
+        self._good = 0
+        self._has_rewound = self._is_any = False
+        self.step, self._restored_folder = -1, ""
+        restored = self._restore()
+        self._last_step = self.step
+        self._generation, self._token = self._begin_generation(restored)
         for optimizer in self._state.steppers:
             optimizer.register_step_pre_hook(lambda *_: self._finish_copy())
+
+    def _restore(self, *, waits: bool = True) -> Restored | None:
+        restored = restore(self._sources, self._state, self._ranks, waits=waits)
+        if restored is not None:
+            self._restored_folder = str(restored.folder)
+            self.step = self._loop.step = restored.folder.step
+            self._note_any()
+        return restored
+
+    def _note_any(self) -> None:
+        """Note that there is a complete checkpoint."""
+        self._is_any = True
+        self._loop.may_rewind(self.rewind)
 
     def _begin_generation(self, restored: Restored | None) -> tuple[int, str]:
         """Return the generation of what is saved from now on, and this start's token."""
@@ -127,182 +110,230 @@ class Checkpointer:
         return int(number), token
 
     def save(self) -> None:
-        """Have all ranks save, a few steps from now."""
-        self._request = max(self._request, SAVE)
+        """Have all ranks save, a few steps from now, in all tiers but the remote one."""
+        self._wanted |= self.tiers.keys() - {REMOTE}
 
     def leave(self) -> None:
         """Have all ranks save and leave, a few steps from now; a signal handler may call it."""
-        self._request = LEAVE
+        self._leaves = True
+
+    def limit(self, bytes_per_s: float) -> None:
+        """Limit what is sent to other nodes and object stores, for each rank; 0: no limit."""
+        self._saver.limit(bytes_per_s)
 
     @property
-    def unsaved_s(self) -> float:
-        """The seconds of training since the state of the newest checkpoint that is stored."""
-        return time.monotonic() - self._saved_s
+    def longest_wait_s(self) -> float:
+        """The longest single wait of training for a save, seconds."""
+        return self._saver.longest_wait_s
+
+    def measurements(self) -> dict[str, float]:
+        """Return the metrics of a step: what a failure now would lose, what a save costs."""
+        return measurements(self.tiers.values())
+
+    def rewind(self) -> None:
+        """Load the newest checkpoint again, on all ranks at the same step.
+
+        Raises
+        ------
+        CheckpointError
+            If there is none that can be loaded. Nothing has changed then.
+        """
+        self._finish_copy()
+        self._wait_for_writer()
+        restored = self._restore(waits=False)
+        if restored is None:
+            raise CheckpointError(f"{self._sources.path.name}: no complete checkpoint")
+        # Another token: what is stored from now on must not meet files of what was given up.
+        self._generation, self._token = self._begin_generation(restored)
+        self._last_step, self._good = self.step, 0
+        self._quiet_until = self._boundaries + 1 + self._requests.lag
+        self._has_rewound = True
+
+    def batches(self, loader: Any, steps: int) -> Iterator[tuple[int, Any]]:
+        """Yield each step that is left with its batch, over as many epochs as it takes.
+
+        It begins after the checkpoint that was restored, also in mid-epoch, with the batches that
+        an undisturbed run would have had, and goes back with a rewind. A loader that was given to
+        ``loom.checkpoints`` restores its position itself; of any other the batches before it are
+        read again. ``set_epoch`` of a sampler is called.
+
+        Parameters
+        ----------
+        loader : iterable
+            Of batches, such as a ``DataLoader``.
+        steps : int
+            Number of steps of the whole run.
+
+        Raises
+        ------
+        ValueError
+            If the loader has no batch.
+        """
+        return self._loop.batches(loader, steps)
 
     def at_boundary(self, step: int, *, is_last: bool = False) -> None:
         """Take note of what was stored, and begin to save if all agreed on it some steps ago.
 
         ``is_last``: all ranks leave after this step, so all save now.
         """
+        now_s = time.monotonic()
+        self._felt.at_boundary(now_s)
         self._boundaries += 1
-        if self._link is not None:
-            for report in self._link.reports():
-                self._take(report)
-        if self._copy is not None and self._copy.is_over:
+        for report in self._saver.reports():
+            self._take(report)
+        if self._saver.is_copied:
             self._finish_copy()
-        if not self._saves():
+        if self._has_rewound:  # the step that is over belongs to what was given up
+            self._has_rewound, self._loop.step = False, self.step
+            return
+        if not self._loop.saves():
             self._let_another_save()
-        if not is_last:
-            is_due = self._ranks.rank == 0 and self._is_due()
-            agreed = self._requests.exchange(max(self._request, SAVE if is_due else NOTHING))
-            self._request = NOTHING
-            is_old = self._boundaries <= self._quiet_until
-            if agreed == NOTHING or (is_old and agreed != LEAVE):
+        if is_last:
+            tiers = self.tiers.keys() - {REMOTE}
+        else:
+            agreed = self._requests.exchange(self._requested(now_s))
+            self._wanted, self._leaves = set(), False
+            if agreed is None:
                 return
-            is_last = agreed == LEAVE
+            is_quiet = self._boundaries <= self._quiet_until  # what was asked before the last save
+            if not is_quiet:
+                self._good = max(self._good, agreed.good)
+            if agreed.is_any and not self._is_any:
+                self._note_any()
+            tiers = {name for name, on in zip(self.tiers, agreed.tiers, strict=True) if on}
+            is_last = agreed.leave
             if is_last:
-                self._leave()
+                tiers = self.tiers.keys() - {REMOTE}
+                self._loop.leave()
+            elif is_quiet:
+                return
+        if not tiers:
+            return
         self._quiet_until = self._boundaries + self._requests.lag
-        self._tried_s = time.monotonic()
         try:
-            self._begin(step)
+            self._begin(step, [name for name in self.tiers if name in tiers], now_s)
             if is_last:
                 self._finish_copy()
         except Exception as error:  # noqa: BLE001 - training continues
-            self._complain(step, error)
+            self._complain(step, str(error))
 
     def close(self) -> None:
         """Announce that this rank's loop has ended; the writer stores what is complete."""
         self._finish_copy()
         self._requests.close()
-        if self._link is not None:
-            self._link.close()
+        self._saver.close()
+
+    def _requested(self, now_s: float) -> Requests:
+        """Return what this rank asks of all: rank 0's clock decides what is due."""
+        is_free = self._ranks.rank == 0 and self._saver.is_free
+        return Requests(
+            tuple(
+                name in self._wanted or (is_free and tier.is_due(now_s))
+                for name, tier in self.tiers.items()
+            ),
+            self._leaves,
+            self._is_any,
+            self._good,
+        )
+
+    def _wait_for_writer(self) -> None:
+        """Let the writer store what it has, as far as that is soon."""
+        end_s = time.monotonic() + _STORING_S
+        while any(tier.is_saving for tier in self.tiers.values() if tier.name != REMOTE):
+            if time.monotonic() > end_s or self._saver.is_over:
+                return
+            for report in self._saver.reports():
+                self._take(report)
+            time.sleep(_LOOK_S)
 
     def _let_another_save(self) -> None:
         """End the writer, and with it the lock of the place."""
-        if self._link is None:
-            return
         self._finish_copy()
-        self._link.close()
-        self._link = self._slots = None
-        self._busy = set()
+        self._saver.close()
 
-    def _is_due(self) -> bool:
-        return time.monotonic() - self._tried_s >= self.every_s and self._is_free()
-
-    def _is_free(self) -> bool:
-        return self._copy is None and len(self._busy) < SLOTS
-
-    def _begin(self, step: int) -> None:
-        """Copy this rank's part into a free slot."""
-        if step == self._saved_step or not self._saves():
+    def _begin(self, step: int, tiers: list[str], now_s: float) -> None:
+        """Copy this rank's part into a free slot, for these tiers."""
+        tiers = [name for name in tiers if self.tiers[name].step != step]
+        if not tiers or not self._loop.saves():
             return
-        if step < self._saved_step:  # the run went back; all ranks know it
+        if step < self._last_step:  # the run went back; all ranks know it
             self._generation += 1
-        self._saved_step = step
-        if not self._is_free():
+        self._last_step = step
+        if not self._saver.is_free:
+            for name in tiers:
+                self.tiers[name].try_later(now_s)
             _logger.warning("no checkpoint at step %d: the last two are still being stored", step)
             return
-        gathered = self._state.gather(self._ranks.rank)
-        steady = self._state.steady()
-        replica = replica_of(self._state.models.values())
-        pieces = own_pieces(gathered.tensors, frozenset(steady), replica, self._ranks.rank)
-        size = max((piece.at + piece.bytes for piece, _ in pieces), default=0)
-        shard = Shard(
-            rank=self._ranks.rank,
-            pieces=tuple(piece for piece, _ in pieces),
-            own=gathered.own,
-            shared=gathered.shared,
+        self._saver.begin(
+            Order(
+                slot=0,
+                tiers=tuple(tiers),
+                generation=self._generation,
+                step=step,
+                token=self._token,
+                run=self._loop.run,
+                ranks=self._ranks.count,
+                rank=self._ranks.rank,
+                good=self._good_folder(),
+                bytes=0,
+                described=0,
+                owner="",
+            )
         )
-        described = msgspec.json.encode(shard)
-        slots = self._make_room(size + len(described))
-        slot = min(set(range(SLOTS)) - self._busy)
-        slots.put(slot, size, described)
-        self._order = Order(
-            slot=slot,
-            generation=self._generation,
-            step=step,
-            token=self._token,
-            run=self._run,
-            ranks=self._ranks.count,
-            rank=self._ranks.rank,
-            keep=self._keep,
-            bytes=size,
-            described=len(described),
-            owner=str(Owner.of_this_process()),
-        )
-        self._busy.add(slot)
-        may_lag = self._state.steppers and not self._is_torn
-        self._copy = Copy(slots, slot, pieces, steady if may_lag else set())
-        self._copied_s[step] = self._tried_s
+        for name in tiers:
+            self.tiers[name].begin(step, now_s)
+        self._felt.begin(tiers)
 
-    def _make_room(self, size: int) -> Slots:
-        """Return slots of this size that have a writer; those that are too small are given up."""
-        slots, is_served = self._slots, self._link is not None and not self._link.is_over
-        if slots is not None and slots.bytes >= size and is_served:
-            return slots
-        if self._link is not None:
-            if self._link.is_over:
-                why = self._link.end_reason() or "it was stopped"
-                _logger.warning("the writer of checkpoints ended, another one starts: %s", why)
-            self._link.close()
-        if slots is not None and not is_served:
-            slots.remove()
-        self._link, self._busy = None, set()
-        self._slots = slots = Slots(round(size * _ROOM))
-        try:
-            self._link = WriterLink(self._interpreter, self._place, slots.path)
-        except OSError:
-            slots.remove()
-            self._slots = None
-            raise
-        return slots
+    def _good_folder(self) -> str:
+        """Return the newest checkpoint that is known to be complete in the memory of nodes."""
+        if not self._good:
+            return self._restored_folder
+        generation, step = divmod(self._good, 1 << _STEP_BITS)
+        return str(Folder(generation, step, self._token))
 
     def _finish_copy(self) -> None:
         """Wait for the copy under way, and hand it to the writer."""
-        copy, order = self._copy, self._order
-        if copy is None or order is None:
-            return
-        began_s = time.monotonic()
-        self._copy = self._order = None
-        try:
-            copy.wait()
-        except Exception as error:  # noqa: BLE001 - training continues
-            self._busy.discard(copy.slot)
-            self._complain(order.step, error)
-            return
-        self.longest_wait_s = max(self.longest_wait_s, time.monotonic() - began_s)
-        if copy.torn:
-            self._busy.discard(copy.slot)
-            self._is_torn = True
-            _logger.warning(
-                "no checkpoint at step %d: %s changed between two optimizer steps; from now on the "
-                "state is copied before training goes on", order.step, copy.torn,
-            )  # fmt: skip
-        elif self._link is None or not self._link.send(order):
-            self._busy.discard(copy.slot)
-            _logger.warning("no checkpoint at step %d: its writer has ended", order.step)
+        if self._saver.is_copying and (why := self._saver.finish()):
+            self._complain(self._last_step, why)
+            for tier in self.tiers.values():
+                if tier.step == self._last_step:
+                    self._end(tier, self._last_step, saved=False)
 
     def _take(self, report: Report) -> None:
-        if report.what in ("stored", "failed"):
-            self._busy.discard(report.slot)
-        if report.what == "not_removed":
-            _logger.warning("an old checkpoint is not removed: %s", plain_line(report.detail))
-            return
-        copied_s = self._copied_s.get(report.step, 0.0)
-        if report.what == ("complete" if self._ranks.rank == 0 else "stored"):
-            self._saved_s = max(self._saved_s, copied_s)
-            self._copied_s = {s: at for s, at in self._copied_s.items() if at > copied_s}
-        if report.what in ("failed", "incomplete"):
-            self._copied_s.pop(report.step, None)
-            text = "the checkpoint at step %d is not saved: %s"
-            _logger.warning(text, report.step, plain_line(report.detail))
-        fields = {"step": report.step, "seconds": report.seconds}
-        if report.what == "complete":
-            self._note("checkpoint_saved", fields)
-        elif report.what != "stored":
-            self._note("checkpoint_failed", {**fields, "why": report.detail})
+        """Take note of what the writer reports."""
+        tier, why = self.tiers[report.tier], plain_line(report.detail)
+        fields = {"tier": report.tier, "step": report.step, "seconds": report.seconds}
+        match report.what:
+            case "not_removed":
+                _logger.warning("an old checkpoint is not removed: %s", why)
+            case "not_copied":
+                text = "the checkpoint at step %d has no copy on another node: %s"
+                _logger.warning(text, report.step, why)
+                self._loop.note("checkpoint_not_copied", {**fields, "why": report.detail})
+            case "failed" | "incomplete":
+                self._end(tier, report.step, saved=False)
+                where = "" if len(self.tiers) == 1 else f" in the tier {report.tier}"
+                text = "the checkpoint at step %d is not saved%s: %s"
+                _logger.warning(text, report.step, where, why)
+                self._loop.note("checkpoint_failed", {**fields, "why": report.detail})
+            case "stored" if self._ranks.rank != 0:
+                self._end(tier, report.step, saved=True)
+            case "complete":
+                felt_s = self._end(tier, report.step, saved=True)
+                if report.tier == MEMORY:
+                    self._good = max(self._good, report.generation << _STEP_BITS | report.step)
+                self._note_any()
+                more = {"bytes": report.bytes, "felt_s": felt_s, "blocked_s": self._saver.blocked_s}
+                self._loop.note("checkpoint_saved", fields | more)
 
-    def _complain(self, step: int, error: BaseException) -> None:
-        _logger.warning("no checkpoint at step %d: %s", step, plain_line(str(error)))
-        self._note("checkpoint_failed", {"step": step, "why": str(error)})
+    def _end(self, tier: Tier, step: int, *, saved: bool) -> float:
+        """Note the end of a save; return what the run felt of it, seconds."""
+        tier.end(step, saved=saved)
+        felt_s = self._felt.end(tier.name, self._saver.blocked_s, saved=saved)
+        if saved:
+            tier.felt_s = self._felt.usual_s(tier.name)
+        return felt_s
+
+    def _complain(self, step: int, why: str) -> None:
+        _logger.warning("no checkpoint at step %d: %s", step, plain_line(why))
+        self._loop.note("checkpoint_failed", {"step": step, "why": why})

@@ -70,8 +70,10 @@ class CheckpointReader(StorageReader):
             index = item.storage_index
             by_piece.setdefault((index.fqn, tuple(index.offset or ())), []).append(item)
         with ThreadPoolExecutor(_AT_ONCE) as threads:
-            for _ in threads.map(lambda items: self._read(*items, planner), by_piece.items()):
-                pass
+            for read in [
+                threads.submit(self._read, key, items, planner) for key, items in by_piece.items()
+            ]:
+                read.result()
         done: Future[None] = Future()
         done.set_result(None)
         return done

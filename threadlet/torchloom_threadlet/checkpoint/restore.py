@@ -3,7 +3,7 @@
 import logging
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -17,6 +17,8 @@ from torchloom_core.floor.errors import CheckpointError
 from torchloom_threadlet.checkpoint.dcp_reader import CheckpointReader
 from torchloom_threadlet.checkpoint.json_state import dtype_named
 from torchloom_threadlet.checkpoint.owner import Owner
+from torchloom_threadlet.checkpoint.saving_ranks import SavingRanks
+from torchloom_threadlet.checkpoint.sources import Sources
 from torchloom_threadlet.checkpoint.state import TrainingState
 
 _LOOK_S = 0.1
@@ -34,11 +36,7 @@ class Restored(NamedTuple):
 
 
 def restore(
-    storage: Storage,
-    state: TrainingState,
-    rank: int,
-    choose: Callable[[str], str],
-    all_can: Callable[[bool], bool],
+    sources: Sources, state: TrainingState, ranks: SavingRanks, *, waits: bool = True
 ) -> Restored | None:
     """Load the newest checkpoint that all ranks can read; None if there is none.
 
@@ -46,35 +44,43 @@ def restore(
 
     Parameters
     ----------
-    choose : callable
-        Returns rank 0's text on all ranks.
-    all_can : callable
-        Returns whether it is True on all ranks.
+    waits : bool
+        Whether to let the writer of an ended run store what it has.
 
     Raises
     ------
     CheckpointError
         If there are checkpoints, and none can be loaded: training must not begin anew in silence.
     """
-    if rank == 0:
-        _wait_for_last_writer(storage)
-    names = choose("\n".join(map(str, complete_folders(storage)))).split("\n")
+    if waits and ranks.rank == 0:
+        _wait_for_last_writer(sources.path)
+    mine = {str(one) for source in sources.listed for one in _complete(source)}
+    names = set("\n".join(ranks.gather("\n".join(mine))).split("\n"))
+    found = sorted(filter(None, map(read_folder, names)), reverse=True)
     problem = ""
-    for number, name in enumerate(filter(None, names)):
-        loaded = None
+    for number, folder in enumerate(found):
+        loaded, name = None, str(folder)
         try:
-            loaded = _read(storage, name, state, rank)
+            loaded = _read(sources.of(name), name, state, ranks.rank)
         except (CheckpointError, ValueError, TypeError, KeyError) as error:
-            problem = _line(error, f"{storage.name}/{name}")
+            problem = _line(error, name)
             _logger.warning("%s", problem)
-        if all_can(loaded is not None) and loaded is not None:
+        if ranks.all(loaded is not None) and loaded is not None:
             state.load(*loaded)
-            folder = read_folder(name)
-            assert folder is not None
             return Restored(folder, number == 0)
-    if any(names):
-        raise CheckpointError(problem or f"{storage.name}: another rank cannot read a checkpoint")
+    if found:
+        raise CheckpointError(
+            problem or f"{sources.path.name}: another rank cannot read a checkpoint"
+        )
     return None
+
+
+def _complete(source: Storage) -> list[Folder]:
+    try:
+        return complete_folders(source)
+    except OSError as error:
+        _logger.warning("%s: cannot be read: %s", source.name, error.strerror or error)
+        return []
 
 
 def _wait_for_last_writer(storage: Storage) -> None:
@@ -92,9 +98,9 @@ def _wait_for_last_writer(storage: Storage) -> None:
 
 
 def _read(
-    storage: Storage, name: str, state: TrainingState, rank: int
+    sources: Sequence[Storage], name: str, state: TrainingState, rank: int
 ) -> tuple[dict[str, torch.Tensor], object, object]:
-    checkpoint = Checkpoint([storage], name)
+    checkpoint = Checkpoint(sources, name)
     shapes, dtypes = {}, {}
     for _, piece in checkpoint.pieces.values():
         shapes[piece.name] = piece.shape
@@ -112,19 +118,19 @@ def _read(
     except CheckpointException as error:
         cause = next(iter(error.failures.values()))[0]
         raise (
-            cause
-            if isinstance(cause, CheckpointError)
-            else CheckpointError(f"{storage.name}/{name}: {cause}")
+            cause if isinstance(cause, CheckpointError) else CheckpointError(f"{name}: {cause}")
         ) from None
+    for line in dict.fromkeys(checkpoint.passed_over):
+        _logger.warning("%s; it is read from another place", line)
     if own is None:
         _logger.warning(
-            "%s/%s was saved by %d ranks: rank %d begins with random states and a position in the "
+            "%s was saved by %d ranks: rank %d begins with random states and a position in the "
             "data of its own",
-            storage.name, name, len(checkpoint.shards), rank,
+            name, len(checkpoint.shards), rank,
         )  # fmt: skip
     return fresh, shared, own
 
 
-def _line(error: Exception, place: str) -> str:
+def _line(error: Exception, name: str) -> str:
     text = str(error) or type(error).__name__
-    return text if isinstance(error, CheckpointError) and place in text else f"{place}: {text}"
+    return text if isinstance(error, CheckpointError) and name in text else f"{name}: {text}"

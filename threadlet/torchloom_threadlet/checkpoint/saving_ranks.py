@@ -46,3 +46,19 @@ class SavingRanks:
         least = torch.tensor([int(here)])
         dist.all_reduce(least, dist.ReduceOp.MIN, group=self.group)
         return bool(least[0])
+
+    def gather(self, text: str) -> list[str]:
+        """Return the texts of all ranks, in their order, on all ranks."""
+        if self.group is None:
+            return [text]
+        data = text.encode()
+        sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.count)]
+        dist.all_gather(sizes, torch.tensor([len(data)]), group=self.group)
+        longest = max(1, *(int(size) for size in sizes))
+        padded = bytearray(data.ljust(longest, b"\0"))
+        found = [torch.zeros(longest, dtype=torch.uint8) for _ in range(self.count)]
+        dist.all_gather(found, torch.frombuffer(padded, dtype=torch.uint8), group=self.group)
+        return [
+            bytes(content[: int(size)].tolist()).decode()
+            for content, size in zip(found, sizes, strict=True)
+        ]

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from torchloom_core.checkpoints.layout import Piece
 from torchloom_threadlet.checkpoint.json_state import dtype_named
+from torchloom_threadlet.checkpoint.writer.orders import SLOTS
 
-SLOTS = 2
 _MEMORY = Path("/dev/shm")
 _PREFIX = "torchloom-"
 

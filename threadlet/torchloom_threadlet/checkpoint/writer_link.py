@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from torchloom_threadlet.checkpoint.writer.orders import Order, Report
+from torchloom_threadlet.checkpoint.writer.orders import Begin, Limit, Order, Report
 from torchloom_threadlet.trainer.sidecar_start import exit_reason, start_beside
 
 _MODULE = "torchloom_threadlet.checkpoint.writer"
@@ -24,13 +24,13 @@ class WriterLink:
     Raises OSError if the system cannot start a process.
     """
 
-    def __init__(self, interpreter: str, place: str, slots: Path) -> None:
-        self._process, self._link = start_beside(interpreter, _MODULE, (place, str(slots)))
+    def __init__(self, interpreter: str, slots: Path) -> None:
+        self._process, self._link = start_beside(interpreter, _MODULE, (str(slots),))
         self._link.settimeout(_SEND_S)
         self._rest = b""
         self.is_over = False
 
-    def send(self, order: Order) -> bool:
+    def send(self, order: Begin | Limit | Order) -> bool:
         """Send an order; False if the writer has ended."""
         with suppress(OSError):
             self._link.sendall(msgspec.json.encode(order) + b"\n")

@@ -3,19 +3,28 @@
 When the trainer is gone it stores what is left, and ends.
 """
 
+import mmap
 import os
-import select
 import socket
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
-from torchloom_core.checkpoints.storage import storage_at
-from torchloom_threadlet.checkpoint.writer.orders import Order
-from torchloom_threadlet.checkpoint.writer.storing import Writer, carry_out
+from torchloom_threadlet.checkpoint.writer.orders import (
+    SLOTS,
+    Begin,
+    Limit,
+    Order,
+    Report,
+)
+from torchloom_threadlet.checkpoint.writer.pace import Pace
+from torchloom_threadlet.checkpoint.writer.storing import Part
+from torchloom_threadlet.checkpoint.writer.tier_storage import storage_of
+from torchloom_threadlet.checkpoint.writer.tier_thread import TierThread
 
 
 def _be_idle() -> None:
@@ -27,51 +36,51 @@ def _be_idle() -> None:
 
 def main() -> None:
     """Serve the trainer at the other end of the socket, then store what is left."""
-    number, place, slots = sys.argv[1:4]
+    number, slots = sys.argv[1:3]
     if os.fork():  # no child of the trainer's: what kills its children must not end a save
         os._exit(0)
     _be_idle()
     link = socket.socket(fileno=int(number))
-    orders = Orders(link)
-    writer = Writer(storage_at(place), Path(slots))
-    for order in orders:
-        for report in carry_out(writer, order, orders.is_waiting):
-            with suppress(OSError):
-                link.sendall(msgspec.json.encode(report) + b"\n")
+    with Path(slots).open("rb") as file:
+        memory = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    size = len(memory) // SLOTS
+    pace, threads, reporting = Pace(), dict[str, TierThread](), threading.Lock()
+
+    def report(report: Report) -> None:
+        with reporting, suppress(OSError):
+            link.sendall(msgspec.json.encode(report) + b"\n")
+
+    for line in _lines(link):
+        match msgspec.json.decode(line, type=Begin | Limit | Order):
+            case Begin(tiers=tiers):
+                for tier in tiers:
+                    threads[tier.name] = TierThread(tier, storage_of(tier, pace), pace, report)
+                    threads[tier.name].start()
+            case Limit(bytes_per_s=rate):
+                pace.bytes_per_s = rate
+            case Order() as order:
+                part = Part(order, memory[order.slot * size : (order.slot + 1) * size])
+                for name in order.tiers:
+                    threads[name].put(part)
+    for thread in threads.values():
+        thread.finish()
+    for thread in threads.values():
+        thread.join()
     Path(slots).unlink(missing_ok=True)
 
 
-class Orders:
-    """Iterate over a trainer's orders until it is gone; a line that was cut off is none."""
-
-    def __init__(self, link: socket.socket) -> None:
-        self._link = link
-        self._lines: list[bytes] = []
-        self._rest = b""
-        self._is_over = False
-
-    def __iter__(self) -> Iterator[Order]:
-        while True:
-            while not self._lines and not self._is_over:
-                self._read()
-            if not self._lines:
-                return
-            yield msgspec.json.decode(self._lines.pop(0), type=Order)
-
-    def is_waiting(self) -> bool:
-        """Return whether another order is there."""
-        while not self._is_over and select.select([self._link], [], [], 0)[0]:
-            self._read()
-        return bool(self._lines)
-
-    def _read(self) -> None:
+def _lines(link: socket.socket) -> Iterator[bytes]:
+    """Yield a trainer's lines until it is gone; one that was cut off is none."""
+    rest = b""
+    while True:
         try:
-            data = self._link.recv(1 << 20)
+            data = link.recv(1 << 20)
         except ConnectionError:
             data = b""
-        self._is_over = not data
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        self._lines += lines
+        if not data:
+            return
+        *lines, rest = (rest + data).split(b"\n")
+        yield from lines
 
 
 if __name__ == "__main__":

@@ -1,0 +1,96 @@
+"""The training loop, as its checkpointer sees it."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from torchloom_threadlet.checkpoint.batches import Position, batches
+from torchloom_threadlet.checkpoint.torchft_state import is_manager
+
+_POSITION = "position"
+
+
+class TrainingLoop:
+    """A loom and its script's loop.
+
+    Attributes
+    ----------
+    position : Position
+        Where the loop is in its data.
+    """
+
+    def __init__(self, loom: Any, parts: tuple[Any, ...]) -> None:
+        self.position = Position()
+        self._loom, self._parts = loom, parts
+        self._worker = loom.adapter.worker
+        self._iterates = self._can_rewind = False
+        self._rewind: Callable[[], None] | None = None
+
+    @property
+    def run(self) -> str:
+        """The name of the run, "" without a Weaver."""
+        return str(self._worker.run)
+
+    @property
+    def step(self) -> int:
+        """The last step that is done."""
+        return int(self._worker.whole_step)
+
+    @step.setter
+    def step(self, step: int) -> None:
+        self._worker.step = step
+
+    def note(self, kind: str, fields: dict[str, Any]) -> None:
+        """Tell the Weaver."""
+        self._worker.note(kind, fields)
+
+    def leave(self) -> None:
+        """End the loop after this step."""
+        self._worker.leave()
+
+    def saves(self) -> bool:
+        """Return whether these ranks save now: of replica groups with the same state one does."""
+        return bool(self._loom.adapter.saves())
+
+    def batches(self, loader: Any, steps: int) -> Iterator[tuple[int, Any]]:
+        """Yield each step that is left with its batch; a rewind leads back."""
+        self._iterates = True
+        self._offer_rewind()
+        has_state = any(loader is part for part in self._parts)
+        return batches(loader, steps, self.position, lambda: self.step, has_state=has_state)
+
+    def may_rewind(self, rewind: Callable[[], None]) -> None:
+        """Note that there is a checkpoint, to which ``rewind()`` goes back."""
+        self._rewind = rewind
+        self._offer_rewind()
+
+    def _offer_rewind(self) -> None:
+        """Offer it once, if the loop follows: torchft's step only increases."""
+        rewind = self._rewind
+        if rewind is None or not self._iterates or self._can_rewind:
+            return
+        self._can_rewind = True
+        if any(map(is_manager, self._parts)):
+            return
+
+        def go_back(skip: int) -> None:
+            rewind()
+            self.position.skip = skip
+
+        self._loom.on_rewind(go_back)
+
+
+class LoopState:
+    """The loop's part of a rank's state: its step, the knobs in force, its place in the data."""
+
+    def __init__(self, loom: Any, position: Position) -> None:
+        self._loom, self._position = loom, position
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the step, the knobs that all ranks share, and the position."""
+        return {**self._loom.state_dict(), _POSITION: self._position.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Set the knobs that are registered by now, and the position."""
+        self._loom.load_state_dict({key: of for key, of in state.items() if key != _POSITION})
+        if _POSITION in state:
+            self._position.load_state_dict(state[_POSITION])

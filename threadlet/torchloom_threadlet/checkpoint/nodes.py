@@ -1,0 +1,109 @@
+"""The nodes of the ranks that save together, and which of them keeps another's copy."""
+
+import socket
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+
+import msgspec
+
+from torchloom_core.checkpoints.storage import Storage
+from torchloom_threadlet.checkpoint.node_store.address import start_store, store_folder
+from torchloom_threadlet.checkpoint.saving_ranks import SavingRanks
+from torchloom_threadlet.checkpoint.writer.orders import NodeAddress
+from torchloom_threadlet.checkpoint.writer.tier_storage import client_of
+
+_LOOPBACK = "127.0.0.1"
+_ANY_OTHER = "192.0.2.1"
+"""An address that no host has; nothing is sent to it, the route to it is looked up."""
+
+
+class Node(msgspec.Struct, frozen=True, kw_only=True):
+    """A node on which ranks run.
+
+    Attributes
+    ----------
+    name, rack : str
+        As the worker's placement has them; the rack is "" where it is not known.
+    store : NodeAddress, optional
+        The store of its memory, None where it could not start.
+    problem : str
+        Why it could not, or "".
+    """
+
+    name: str
+    rack: str
+    store: NodeAddress | None = None
+    problem: str = ""
+
+
+class Nodes:
+    """The nodes of all ranks. Construct it on all ranks at once: they tell each other.
+
+    Attributes
+    ----------
+    folder : Path
+        Of this node's memory.
+    here, home : Node
+        This rank's node, and rank 0's.
+    copy : Node or None
+        The node that keeps a copy of what this one has.
+    all : tuple of Node
+        Each once.
+    problem : str
+        Why the memory of a node cannot be used, so that no rank uses any; or "".
+    """
+
+    def __init__(self, ranks: SavingRanks, node: str, rack: str, place: str) -> None:
+        host = _address(len(set(ranks.gather(socket.gethostname()))) > 1)
+        self.folder = store_folder(place, node)
+        store, problem = None, ""
+        try:
+            store = NodeAddress(node=node, address=start_store(self.folder, host).text())
+        except OSError as error:
+            problem = str(error)
+        self.here = Node(name=node, rack=rack, store=store, problem=problem)
+        texts = ranks.gather(msgspec.json.encode(self.here).decode())
+        of_ranks = [msgspec.json.decode(text, type=Node) for text in texts]
+        self.problem = next((one.problem for one in of_ranks if one.problem), "")
+        self.home = of_ranks[0]
+        self.all = tuple({one.name: one for one in of_ranks}.values())
+        self.copy = copy_of(self.all, node)
+        self.is_first_here = [one.name for one in of_ranks].index(node) == ranks.rank
+
+    def others(self) -> list[Storage]:
+        """Return the memory of the other nodes: first that of rank 0's, and of its copy."""
+        home_copy = copy_of(self.all, self.home.name)
+        first = [self.home.name, home_copy.name if home_copy is not None else ""]
+        order = sorted(self.all, key=lambda node: (node.name not in first, node.name))
+        return [
+            client_of(node.store)
+            for node in order
+            if node.store is not None and node.name != self.here.name
+        ]
+
+
+def copy_of(nodes: Sequence[Node], name: str) -> Node | None:
+    """Return the node that keeps the copy of this one's memory: in another rack where it can be.
+
+    The nodes stand in a ring by their racks, and the copy is kept one rack's length further, so
+    that each node keeps one copy, and nodes of one rack keep none of each other's. Where a rack
+    has more than half of the nodes, some copies stay in it. None: there is no other node.
+    """
+    ring = sorted(nodes, key=lambda node: (node.rack, node.name))
+    if len(ring) < 2:
+        return None
+    largest = max(Counter(node.rack for node in ring).values())
+    step = largest if 2 * largest <= len(ring) else len(ring) // 2
+    at = next(i for i, node in enumerate(ring) if node.name == name)
+    return ring[(at + step) % len(ring)]
+
+
+def _address(is_several: bool) -> str:
+    """Return the address by which other hosts of the job reach this one."""
+    if not is_several:
+        return _LOOPBACK
+    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((_ANY_OTHER, 9))
+        return str(probe.getsockname()[0])
+    return socket.gethostbyname(socket.gethostname())

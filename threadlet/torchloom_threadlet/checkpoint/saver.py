@@ -1,0 +1,183 @@
+"""Copies a rank's state into slots, and has its writer store them; nothing waits for a file."""
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from torchloom_core.checkpoints.layout import Shard
+from torchloom_threadlet.checkpoint.copying import Copy
+from torchloom_threadlet.checkpoint.owner import Owner
+from torchloom_threadlet.checkpoint.pieces import own_pieces, replica_of
+from torchloom_threadlet.checkpoint.saving_ranks import SavingRanks
+from torchloom_threadlet.checkpoint.slots import Slots
+from torchloom_threadlet.checkpoint.state import TrainingState
+from torchloom_threadlet.checkpoint.writer.orders import (
+    SLOTS,
+    Begin,
+    Limit,
+    Order,
+    Report,
+    TierPlace,
+)
+from torchloom_threadlet.checkpoint.writer_link import WriterLink
+from torchloom_threadlet.trainer.sidecar_start import find_interpreter
+
+_ROOM = 1.25
+"""Slots are larger than the first state, which grows with the first steps of an optimizer."""
+
+_logger = logging.getLogger(__name__)
+
+
+class Saver:
+    """The slots and the writer of one rank.
+
+    Attributes
+    ----------
+    blocked_s : float
+        What training has waited for the last save, seconds.
+    longest_wait_s : float
+        The longest single wait of all saves, seconds.
+    """
+
+    def __init__(
+        self, state: TrainingState, ranks: SavingRanks, places: Sequence[TierPlace]
+    ) -> None:
+        self._state, self._ranks, self._places = state, ranks, tuple(places)
+        self._interpreter = find_interpreter()
+        self._slots: Slots | None = None
+        self._link: WriterLink | None = None
+        self._busy: dict[int, set[str]] = {}
+        self._copy: Copy | None = None
+        self._order: Order | None = None
+        self._is_torn = False
+        self._limit = Limit(bytes_per_s=0.0)
+        self.blocked_s = self.longest_wait_s = 0.0
+
+    @property
+    def is_free(self) -> bool:
+        """Whether there is a slot for another save."""
+        return self._copy is None and len(self._busy) < SLOTS
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is no writer, or it has ended."""
+        return self._link is None or self._link.is_over
+
+    @property
+    def is_copying(self) -> bool:
+        """Whether the state is being copied."""
+        return self._copy is not None
+
+    @property
+    def is_copied(self) -> bool:
+        """Whether a copy is complete, and can be handed over without a wait."""
+        return self._copy is not None and self._copy.is_over
+
+    def limit(self, bytes_per_s: float) -> None:
+        """Limit what the writer sends to other nodes and object stores; 0: no limit."""
+        self._limit = Limit(bytes_per_s=bytes_per_s)
+        if self._link is not None:
+            self._link.send(self._limit)
+
+    def reports(self) -> Iterator[Report]:
+        """Yield what the writer has reported by now."""
+        for report in self._link.reports() if self._link is not None else ():
+            if report.what in ("stored", "failed") and report.slot in self._busy:
+                self._busy[report.slot].discard(report.tier)
+                if not self._busy[report.slot]:
+                    del self._busy[report.slot]
+            yield report
+
+    def begin(self, order: Order) -> None:
+        """Copy this rank's part into a free slot; raises what that raises.
+
+        ``order`` is given without its slot and sizes.
+        """
+        begun_s = time.monotonic()
+        gathered = self._state.gather(self._ranks.rank)
+        steady = self._state.steady()
+        replica = replica_of(self._state.models.values())
+        pieces = own_pieces(gathered.tensors, frozenset(steady), replica, self._ranks.rank)
+        size = max((piece.at + piece.bytes for piece, _ in pieces), default=0)
+        shard = Shard(
+            rank=self._ranks.rank,
+            pieces=tuple(piece for piece, _ in pieces),
+            own=gathered.own,
+            shared=gathered.shared,
+        )
+        described = msgspec.json.encode(shard)
+        slots = self._make_room(size + len(described))
+        slot = min(set(range(SLOTS)) - self._busy.keys())
+        slots.put(slot, size, described)
+        self._order = msgspec.structs.replace(
+            order,
+            slot=slot,
+            bytes=size,
+            described=len(described),
+            owner=str(Owner.of_this_process()),
+        )
+        may_lag = self._state.steppers and not self._is_torn
+        self._copy = Copy(slots, slot, pieces, steady if may_lag else set())
+        self._busy[slot] = set(order.tiers)
+        self.blocked_s = time.monotonic() - begun_s
+        self.longest_wait_s = max(self.longest_wait_s, self.blocked_s)
+
+    def finish(self) -> str:
+        """Wait for the copy under way, and hand it to the writer; return why it failed, or ""."""
+        copy, order = self._copy, self._order
+        if copy is None or order is None:
+            return ""
+        begun_s = time.monotonic()
+        self._copy = self._order = None
+        try:
+            copy.wait()
+        except Exception as error:  # noqa: BLE001 - training continues
+            self._busy.pop(copy.slot, None)
+            return str(error)
+        waited_s = time.monotonic() - begun_s
+        self.blocked_s += waited_s
+        self.longest_wait_s = max(self.longest_wait_s, waited_s)
+        if copy.torn:
+            self._busy.pop(copy.slot, None)
+            self._is_torn = True
+            return (
+                f"{copy.torn} changed between two optimizer steps; from now on the state is "
+                "copied before training goes on"
+            )
+        if self._link is None or not self._link.send(order):
+            self._busy.pop(copy.slot, None)
+            return "its writer has ended"
+        return ""
+
+    def close(self) -> None:
+        """Have the writer store what is complete, and end; it is not waited for."""
+        if self._link is not None:
+            self._link.close()
+        self._link = self._slots = None
+        self._busy = {}
+
+    def _make_room(self, size: int) -> Slots:
+        """Return slots of this size that have a writer; those that are too small are given up."""
+        slots, is_served = self._slots, self._link is not None and not self._link.is_over
+        if slots is not None and slots.bytes >= size and is_served:
+            return slots
+        if self._link is not None:
+            if self._link.is_over:
+                why = self._link.end_reason() or "it was stopped"
+                _logger.warning("the writer of checkpoints ended, another one starts: %s", why)
+            self._link.close()
+        if slots is not None and not is_served:
+            slots.remove()
+        self._link, self._busy = None, {}
+        self._slots = slots = Slots(round(size * _ROOM))
+        try:
+            self._link = WriterLink(self._interpreter, slots.path)
+        except OSError:
+            slots.remove()
+            self._slots = None
+            raise
+        self._link.send(Begin(tiers=self._places))
+        self._link.send(self._limit)
+        return slots
