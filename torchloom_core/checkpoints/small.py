@@ -76,8 +76,11 @@ _METHODS = {
     Role.MOMENT: Method.LINEAR,
     Role.SECOND_MOMENT: Method.FOURTH_ROOT,
 }
-_LEVELS = {Method.DIFFERENCE: 127, Method.LINEAR: 127, Method.FOURTH_ROOT: 255}
-"""The largest whole number of each, which the largest value of a block becomes."""
+_LEVELS = {Method.DIFFERENCE: 127, Method.LINEAR: 31, Method.FOURTH_ROOT: 127}
+"""The largest whole number of each, which the largest value of a block becomes.
+
+A first moment is forgotten within some ten steps; experiments/small_checkpoints trains on.
+"""
 
 
 _NAMES = list(FLOAT_KINDS)
@@ -109,7 +112,7 @@ def encode(data: memoryview, dtype: str, role: Role, base: memoryview | None) ->
     """Return a tensor's small encoding, the same for the same input.
 
     A rounded number is at most half a scale from what it was, where a scale is the largest value
-    of its 1,024 neighbours over 127, or 255 for fourth roots; no positive second moment becomes 0.
+    of its 1,024 neighbours over 127, or 31 for moments; no positive second moment becomes 0.
     A tensor that cannot be rounded so is kept to the bit: with an infinity or a NaN, of another
     type than ``float32``, ``float16`` and ``bfloat16``, or a weight without a base.
 
