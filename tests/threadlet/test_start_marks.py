@@ -42,6 +42,14 @@ def test_the_phases_of_a_start_add_up_to_its_time(reports: list[Start]) -> None:
     assert last.seconds["import"] >= AGE_S
 
 
+def test_what_a_script_does_before_its_restore_is_no_first_step(reports: list[Start]) -> None:
+    marks = marks_of(reports)
+    marks.built()
+    marks.begin("restore")
+    marks.committed()
+    assert set(reports[-1].seconds) == {"import", "build", "restore"}
+
+
 def test_a_start_is_over_at_the_first_committed_step(reports: list[Start]) -> None:
     marks = marks_of(reports)
     marks.awaits_commit = True

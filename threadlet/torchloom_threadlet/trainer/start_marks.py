@@ -1,8 +1,8 @@
 """Marks in the start of a trainer: which phase it is in until its first committed step.
 
 There is one phase at any moment, so the phases add up to the time of the start. Without a mark it
-is ``import`` until ``attach()``, then ``build`` until ``loom.manage``, then ``first_step``; what is
-marked within these is counted apart.
+is ``import`` until ``attach()``, then ``build`` until ``loom.manage`` and until a restore begins,
+then ``first_step``; what is marked within these is counted apart.
 """
 
 import threading
@@ -96,6 +96,9 @@ class StartMarks:
             with self._lock:
                 self._within.append(name)
                 self._turn()
+                if name == RESTORE:  # what went before was not the first step
+                    passed_s = self._seconds.pop(FIRST_STEP, 0.0)
+                    self._seconds[BUILD] = self._seconds.get(BUILD, 0.0) + passed_s
 
     def end(self, name: str) -> None:
         """End the last phase of this name."""
