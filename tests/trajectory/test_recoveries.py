@@ -169,6 +169,18 @@ def test_a_standby_in_place_of_a_lost_group_ends_its_recovery_and_others_stood_s
     assert one.stood_still_s == pytest.approx(8.0)
 
 
+def test_a_standby_that_joins_for_a_silent_group_ends_the_recovery_of_a_lost_node() -> None:
+    run = Run()
+    run.trained("g0-0", "g1-0")
+    run.train("g0-0", 1, 119, 0.5)
+    run.hello("s0-0", 1, 50, state="standby")
+    run.command("s0-0", "join", 118)
+    run.start("s0-0", 1, 119, joined=True, **{"quorum": 2.0})
+    (one,) = run.all()
+    assert (one.group, one.by, one.cause) == ("g1", "s0", "g1-0 ended without a report")
+    assert rounded(one) == {"decide": 18.5, "join": 1.0, "quorum": 2.0}
+
+
 def test_a_worker_that_hung_was_lost_with_its_last_progress() -> None:
     run = Run()
     run.trained("g0-0")

@@ -30,6 +30,9 @@ MOST = 200
 _OPENS = frozenset({"killed", "failed", "gone", "terminated"})
 _TERMINATED = "terminated"
 _ISSUED = "issued"
+_SILENT_NS = 5 * SECOND_NS
+"""A worker that was not heard for so long is lost, where a standby joins."""
+
 _JOINS, _TERMINATES = "join", "terminate"
 
 
@@ -116,6 +119,7 @@ class Recoveries:
         if process is None:
             return
         process.stamped(note.ts_ns, ts_ns)
+        process.last_ns = max(process.last_ns, ts_ns)
         found = start_in(note)
         if found is None:
             return
@@ -217,12 +221,7 @@ class Recoveries:
         began_ns = process.at_ns(process.start.began_ns)
         recovery = self._of_group.get(hello.group)
         if recovery is None:
-            waiting = (
-                one
-                for one in self._all
-                if not one.starts and one.role == hello.role and began_ns > one.lost_ns
-            )
-            recovery = next(waiting, None)
+            recovery = self._replaced(process, began_ns)
             if recovery is not None:
                 self._of_group[hello.group] = recovery
         if recovery is None or recovery.lost.get(hello.worker) is process:
@@ -231,6 +230,25 @@ class Recoveries:
             return
         if not recovery.is_over or began_ns <= self._end_ns(recovery):
             recovery.starts[hello.worker] = process
+
+    def _replaced(self, process: Process, began_ns: int) -> OpenRecovery | None:
+        """Return the recovery of a group in whose place this one trains, if any."""
+        role = process.hello.role
+        for _ in range(2):
+            for one in self._all:
+                fits = one.is_certain and not one.starts and one.role == role
+                if fits and one.lost_ns < began_ns:
+                    return one
+            if process.start is not None and process.start.joined:
+                self._end_silent(role, began_ns - _SILENT_NS)
+        return None
+
+    def _end_silent(self, role: str, before_ns: int) -> None:
+        """Count workers as lost that were not heard since ``before_ns``, as their node is lost."""
+        for process in list(self._present.values()):
+            is_silent = process.ended_ns is None and process.last_ns < before_ns
+            if is_silent and process.has_trained and process.hello.role == role:
+                self._end(process, process.last_ns, None, "ended without a report", certain=True)
 
     def _end_ns(self, recovery: OpenRecovery) -> int:
         ranks = [start for one in recovery.starts.values() if (start := one.rank_start())]
