@@ -167,6 +167,9 @@ def test_a_standby_in_place_of_a_lost_group_ends_its_recovery_and_others_stood_s
     assert (one.group, one.by, one.nodes) == ("g1", "s0", ("n9",))
     assert rounded(one) == {"decide": 3.0, "join": 1.0, "quorum": 2.0, "state_transfer": 3.0}
     assert one.stood_still_s == pytest.approx(8.0)
+    run.train("s0-0", 1, 200, 0.5)
+    run.exit("s0-0", 1, 203)
+    assert [round(one.total_s) for one in run.all(as_of_s=213)] == [9, 10]
 
 
 def test_a_standby_that_joins_for_a_silent_group_ends_the_recovery_of_a_lost_node() -> None:

@@ -108,10 +108,8 @@ class Recoveries:
             self._all = [one for one in self._all if one.first is not process]
             return
         at_ns, known_ns = process.at_ns(message.ts_ns), ts_ns
-        if (
-            process.commanded_ns is not None and process.has_trained
-        ):  # it hung: see its last progress
-            at_ns, known_ns = process.progress_ns, process.commanded_ns
+        if process.terminated_ns is not None:  # it hung: it was lost with its last progress
+            at_ns, known_ns = process.progress_ns, process.terminated_ns
         self._end(process, at_ns, known_ns, how, certain=word != _TERMINATED)
 
     def _note(self, note: Note, ts_ns: int) -> None:
@@ -131,8 +129,10 @@ class Recoveries:
         process = self._present.get(status.worker)
         if process is None or process.ended_ns is not None:
             return
-        if status.verb in (_JOINS, _TERMINATES):
-            process.commanded_ns = ts_ns
+        if status.verb == _JOINS:
+            process.joined_ns = ts_ns
+        elif status.verb == _TERMINATES:
+            process.terminated_ns = ts_ns
 
     def _progress(self, batch: Telemetry, ts_ns: int) -> None:
         process = self._of(batch.worker, batch.incarnation)
@@ -292,9 +292,7 @@ class Recoveries:
         if known_ns is not None:
             yield DETECT, min(known_ns, began_ns)
         joins = [
-            process.commanded_ns
-            for process in one.starts.values()
-            if process.commanded_ns is not None
+            process.joined_ns for process in one.starts.values() if process.joined_ns is not None
         ]
         if joins:
             yield DECIDE, min(max(joins), began_ns)

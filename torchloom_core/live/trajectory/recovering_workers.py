@@ -10,9 +10,9 @@ from torchloom_core.wire.start_phases import Start
 
 @dataclass
 class Process:
-    """One incarnation of a worker; ``last_ns``, ``commanded_ns`` and the skew are of receipt.
+    """One incarnation of a worker; ``last_ns`` and the skew are of receipt.
 
-    ``commanded_ns``: when it was sent the command to join, or to end because it hangs.
+    ``joined_ns``, ``terminated_ns``: when it was sent that command; the latter because it hung.
     """
 
     hello: Hello
@@ -23,7 +23,8 @@ class Process:
     has_trained: bool = False
     ended_ns: int | None = None
     is_reported: bool = False
-    commanded_ns: int | None = None
+    joined_ns: int | None = None
+    terminated_ns: int | None = None
     start: Start | None = None
     steps: SlowSteps = field(default_factory=SlowSteps)
 
