@@ -312,7 +312,7 @@ def main() -> int:
     """Play both jobs, print the table and write the plot; status 1 if a kill is not as it must."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="two kills of each job")
-    parser.add_argument("--slow-s", type=float, default=8.0, help="seconds of the slow phase")
+    parser.add_argument("--slow-s", type=float, default=20.0, help="seconds of the slow phase")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--job", choices=[*SLOW], help="only this one")
     parser.add_argument("--plot", type=Path, default=HERE / "recoveries.png")
