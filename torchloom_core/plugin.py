@@ -54,7 +54,13 @@ from torchloom_core.interface.api import (
     hookimpl,
 )
 from torchloom_core.interface.arrays import Floats, Ints, grow
-from torchloom_core.interface.checkpointing import daly_s, ettr, expected_unsaved_s, young_s
+from torchloom_core.interface.checkpointing import (
+    daly_s,
+    ettr,
+    expected_unsaved_s,
+    tier_intervals_s,
+    young_s,
+)
 from torchloom_core.interface.effector import Delivery, Effector, Subscription
 from torchloom_core.interface.faults import incidents, places_of
 from torchloom_core.interface.links import Links
@@ -166,6 +172,7 @@ __all__ = [
     "hookimpl",
     "incidents",
     "places_of",
+    "tier_intervals_s",
     "unsaved_work_s",
     "young_s",
 ]

@@ -24,6 +24,7 @@ from torchloom_core.plugin import (
     Traffic,
     hookimpl,
 )
+from torchloom_policies.checkpoint_interval.tiers import FELT_NEEDS, KNOBS, least_felt_s
 from torchloom_policies.number_knobs import numbers, within
 
 _TOLERANCE = 1.2
@@ -46,8 +47,11 @@ class UploadsPolicy:
     and lifted once the right side exceeds the difference of costs. ``p`` is the probability that
     the run fails in the time by which the slow upload ends later: an incomplete checkpoint is
     lost, and an interval of work with it. The failure rate is derived from the interval by
-    Young's rule: an interval ``I`` and a save of ``costs.checkpoint_s`` imply
-    ``2 checkpoint_s / I^2``. A forecast adds to it.
+    Young's rule: an interval ``I`` and a save of ``C`` seconds imply ``2 C / I^2``. ``C`` is what
+    ``loom.checkpoints`` reports as measured, else ``costs.checkpoint_s``. A forecast adds to it.
+
+    Where a script saves in several tiers, the limit is that of the tier with the shortest
+    interval, so that its copies on other nodes are complete before the next.
 
     The limit is a knob that the script offers; see docs/policy.md for its upload function.
     """
@@ -77,7 +81,11 @@ class UploadsPolicy:
         self._traffic = Traffic()
         self._outlook = Outlook(options.predictor)
         self._proposed, self._proposed_ns = -1.0, 0
-        self.needs: tuple[PolicyNeed, ...] = (*TRAFFIC_NEEDS, Need(options.interval))
+        self.needs: tuple[PolicyNeed, ...] = (
+            *TRAFFIC_NEEDS,
+            *FELT_NEEDS,
+            Need(options.interval),
+        )
         if options.predictor:
             forecast = NeedForecast(options.predictor, skilled=not options.accept_unskilled)
             self.needs = (*self.needs, forecast)
@@ -89,7 +97,7 @@ class UploadsPolicy:
         limits = numbers(self._options.knob, training, view)
         interval_s = self._interval_s(training, view)
         size_bytes = self._traffic.state_bytes
-        if not limits or not interval_s or math.isnan(size_bytes) or not view.costs.checkpoint_s:
+        if not limits or not interval_s or math.isnan(size_bytes) or not _save_s(view):
             return
         rate = size_bytes / (self._options.upload_share * interval_s)
         wanted = within(view.knob_specs[self._options.knob], rate)
@@ -143,7 +151,7 @@ class UploadsPolicy:
 
     def _fails(self, late_s: float, interval_s: float, view: FleetView) -> float:
         """Return the probability that the run fails within ``late_s``."""
-        log_survival = -(late_s / interval_s) * 2.0 * view.costs.checkpoint_s / interval_s
+        log_survival = -(late_s / interval_s) * 2.0 * _save_s(view) / interval_s
         if self._options.predictor:
             p = self._outlook.probability(view)[view.is_in("training", "paused")]
             p = np.minimum(p[p > 0], _CERTAIN)
@@ -161,9 +169,10 @@ class UploadsPolicy:
         return True
 
     def _interval_s(self, training: list[int], view: FleetView) -> float:
-        """Return the shortest checkpoint interval of any worker, 0 if unknown."""
-        reported = view.latest(self._options.interval)[training].tolist()
-        values = numbers(self._options.interval, training, view) + reported
+        """Return the shortest checkpoint interval of any worker and tier, 0 if unknown."""
+        values = view.latest(self._options.interval)[training].tolist()
+        for knob in (self._options.interval, *KNOBS.values()):
+            values += numbers(knob, training, view)
         return min((value for value in values if 1.0 <= value < math.inf), default=0.0)
 
 
@@ -175,6 +184,12 @@ class _Stakes:
     saved_gpu_s: float
     fails: float
     risk_gpu_s: float
+
+
+def _save_s(view: FleetView) -> float:
+    """Return what a save costs, as measured or else by the config."""
+    felt_s = least_felt_s(view)
+    return view.costs.checkpoint_s if felt_s is None else felt_s
 
 
 def _is_near(one: float, other: float) -> bool:

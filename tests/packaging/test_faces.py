@@ -24,7 +24,8 @@ FACES = {
         Reserve ResumeRun RewindRun Roster RunFailures SaveCheckpoint Share Standbys Subscription
         Traffic
         UncordonNode Verdict WithdrawingPolicy
-        daly_s ettr expected_unsaved_s grow hookimpl incidents places_of unsaved_work_s young_s
+        daly_s ettr expected_unsaved_s grow hookimpl incidents places_of tier_intervals_s
+        unsaved_work_s young_s
     """,
     "torchloom_core.lab.learning": """
         FaultColumns Features FitSize GatheredLearner Gathering History MeasuredSteps Ranking

@@ -18,9 +18,15 @@ from torchloom_core.testing import view_of
 from torchloom_core.testing.views import EPOCH_S
 from torchloom_core.wire.messages import KnobSpec
 from torchloom_policies.checkpoint_interval import CheckpointIntervalPolicy
+from torchloom_policies.checkpoint_interval.tiers import FELT_NEEDS
 
 HOUR_S, DAY_S = 3600.0, 86_400.0
 KNOB = KnobSpec(name="checkpoint_interval_s", kind="float", low=60.0, high=20_000.0)
+MEMORY = KnobSpec(name="checkpoint_memory_interval_s", kind="float", low=1.0)
+REMOTE = KnobSpec(name="checkpoint_remote_interval_s", kind="float", low=1.0)
+FELT = ("checkpoint_felt_s", "checkpoint_memory_felt_s", "checkpoint_remote_felt_s")
+UNSAVED = ("unsaved_memory_s", "unsaved_remote_s")
+METRICS = (*FELT, *UNSAVED)
 COSTS = Costs(gpus_per_worker=8, checkpoint_s=30, restart_s=60, detect_s=60, unsaved_s=1800)
 NODES = 10
 STEP = {"step_time_s": 1.0, "wire_s": 0.5, "sent_bytes": 1e7, "state_bytes": 1e9, "round_s": np.nan}
@@ -39,15 +45,18 @@ def fleet(now_s=0.0, faults=(), interval=HOUR_S, spec=KNOB, hazard=None, unsaved
     n = NODES + 1
     step = {**dict.fromkeys(STEP, np.nan), **view.pop("step_metrics", {})}
     specs = [*([spec] if spec else []), *view.pop("more_knobs", [])]
+    felt = view.pop("felt", {})
+    values = ({spec.name: interval} if spec else {}) | view.pop("more_values", {})
     view = {"state": ["training"] * NODES + ["standby"], "costs": COSTS, **view}
     return view_of(
         {
             "unsaved_work_s": np.full(n, unsaved),
             **{name: np.full((n, 60), value) for name, value in step.items()},
+            **{name: np.full(n, felt.get(name, np.nan)) for name in METRICS},
         },
         now_s=EPOCH_S + now_s,
         knob_specs=specs,
-        knob_values=[{spec.name: interval}] * n if spec else None,
+        knob_values=[values] * n,
         faults=faults,
         forecasts=forecasts,
         **view,
@@ -217,6 +226,120 @@ def test_without_an_interval_to_set_there_is_no_proposal(view):
     assert not proposed(policy(), fleet(**view))
 
 
+# --- tiers ---
+
+
+def in_tiers(memory_s=60.0, remote_s=10_000.0, felt=(30.0, 0.5, 300.0), **view):
+    """Return a view of a run with all tiers."""
+    return fleet(
+        more_knobs=[MEMORY, REMOTE],
+        more_values={MEMORY.name: memory_s, REMOTE.name: remote_s},
+        felt=dict(zip(FELT, felt, strict=True)),
+        **view,
+    )
+
+
+def values_of(proposals):
+    return {proposal.action.knob: proposal.action.value for proposal in proposals}
+
+
+def test_what_a_save_was_measured_to_cost_sets_the_interval():
+    (proposal,) = proposed(policy(), fleet(felt={"checkpoint_felt_s": 1.0}))
+    wanted = daly_s(save_s=1.0, mtbf_s=mtbf_s(0, 0.0))
+    assert proposal.action.value == pytest.approx(wanted, abs=0.1)
+    assert "a save delays the run by 1 s, as measured. " in proposal.reason
+
+
+def test_each_tier_has_its_own_optimum_for_the_failures_that_none_before_it_survives():
+    proposals = proposed(policy(), in_tiers())
+    mean_s = mtbf_s(0, 0.0)
+    assert values_of(proposals) == pytest.approx(
+        {
+            MEMORY.name: daly_s(save_s=0.5, mtbf_s=mean_s / 0.9),
+            KNOB.name: min(daly_s(save_s=30.0, mtbf_s=mean_s / 0.09), KNOB.high),
+            REMOTE.name: daly_s(save_s=300.0, mtbf_s=mean_s / 0.01),
+        },
+        abs=0.1,
+    )
+    assert "one rollback that needs the tier remote (1.0%) is expected" in proposals[-1].reason
+
+
+@pytest.mark.parametrize(
+    ("nodes", "racks", "shorter"),
+    [
+        (["n1"], ["a"], {MEMORY.name}),
+        (["n1", "n2"], ["a", "a"], {KNOB.name, REMOTE.name}),
+        (["n1", "n2"], ["a", "b"], {KNOB.name, REMOTE.name}),
+    ],
+    ids=["one node", "two nodes of a rack", "two racks"],
+)
+def test_failures_shorten_the_interval_of_the_tier_that_they_need(nodes, racks, shorter):
+    rack = ["", *racks, *[""] * (NODES - len(racks))]
+    hit = [fault_on(node, 1000.0 + number) for number, node in enumerate(nodes)]
+    spec = KnobSpec(name=KNOB.name, kind="float", low=60.0)
+
+    def values(faults):
+        judge = policy(tolerance=1e-6, period_s=1e-6)
+        ticks = (in_tiers(now_s=s, faults=f, spec=spec, rack=rack)
+                 for s, f in ((0.0, []), (HOUR_S, faults)))  # fmt: skip
+        return values_of(proposed(judge, *ticks))
+
+    before, after = values([]), values(hit)
+    assert {knob for knob in before if after[knob] < 0.99 * before[knob]} == shorter
+
+
+def test_a_node_fault_and_the_exits_that_it_causes_are_the_loss_of_one_node():
+    faults = [fault_on("n1", 1000.0), *(exit_of(f"w{k}", 1001.0) for k in range(NODES))]
+    judge = policy(tolerance=1e-6, period_s=1e-6)
+    (path,) = (p for p in proposed(judge, in_tiers(), in_tiers(now_s=HOUR_S, faults=faults))
+               if p.action.knob == KNOB.name)  # fmt: skip
+    assert "needs the tier path (4.5%)" in path.reason
+
+
+def test_all_tiers_together_keep_to_the_overhead():
+    felt = 2000.0, 300.0, 9000.0
+    wide = KnobSpec(name=KNOB.name, kind="float", low=1.0)
+    for overhead in (0.02, 0.01):
+        judge = policy(overhead=overhead, tolerance=0.1)
+        often = {"memory_s": 1.0, "interval": 1.0, "remote_s": 1.0}
+        values = values_of(proposed(judge, in_tiers(felt=felt, spec=wide, **often)))
+        shares = [
+            cost / values[knob]
+            for cost, knob in zip(felt, (KNOB.name, MEMORY.name, REMOTE.name), strict=True)
+            if knob in values
+        ]
+        assert 1.1 * sum(shares) == pytest.approx(overhead, rel=0.001)
+
+
+def test_saves_that_take_more_than_the_overhead_become_rarer_though_more_work_is_lost():
+    costs = {"felt": {"checkpoint_felt_s": 60.0}, "interval": 600.0}
+    options = {"prior_failures_per_node_day": 10.0}
+    (proposal,) = proposed(policy(**options), fleet(**costs))
+    assert proposal.action.value == pytest.approx(1.2 * 60.0 / 0.035, abs=0.1)
+    assert "Saves may take 3.5% of the time, and take more. " in proposal.reason
+    assert "lowers the effective training time" in proposal.reason
+    assert proposal.gain_gpu_s > 0
+    assert not proposed(policy(**options), fleet(**{**costs, "interval": 1.05 * 60 / 0.035}))
+
+
+def test_a_tier_that_was_not_measured_yet_keeps_its_interval():
+    proposals = proposed(policy(), in_tiers(felt=(np.nan, np.nan, np.nan)))
+    assert set(values_of(proposals)) == {KNOB.name}
+
+
+def test_a_save_that_costs_less_than_a_configured_one_counts_smaller_losses_as_rollbacks():
+    def reason(**view):
+        judge = policy(tolerance=1e-6, period_s=1e-6)
+        ticks = [fleet(s, step=s // 10, **view) for s in np.arange(0.0, 3600.0, 60.0)]
+        failed = [exit_of("w1", 3590.0)]
+        ticks += [fleet(3600.0 + s, failed, step=(3490 + s) // 10, **view)
+                  for s in np.arange(0.0, 600.0, 60.0)]  # fmt: skip
+        return proposed(judge, *ticks)[-1].reason
+
+    assert "0 of 1 rolled" in reason()
+    assert "1 of 1 rolled" in reason(felt={"checkpoint_felt_s": 0.1})
+
+
 # --- a checkpoint at once ---
 
 
@@ -244,6 +367,14 @@ def test_unsaved_work_that_is_not_reported_is_taken_from_the_config():
     assert proposal.gain_gpu_s == 1800.0 * 80
 
 
+def test_with_checkpoints_in_memory_a_failure_loses_the_work_since_the_last_of_these():
+    felt = {"unsaved_memory_s": 50.0, **dict(zip(FELT, (3.0, 1.0, 500.0), strict=True))}
+    at_risk = {"hazard": {"w3": 0.5}, "unsaved": 900.0, "felt": felt, "more_knobs": [MEMORY]}
+    view = fleet(more_values={MEMORY.name: 1000.0}, **at_risk)
+    saved = [p for p in policy(predictor="trend").on_tick(view) if p.action == SaveCheckpoint()]
+    assert [(p.gain_gpu_s, p.cost_gpu_s) for p in saved] == [(50.0 * 80, 4.0 * 80)]
+
+
 def test_work_that_the_next_regular_checkpoint_saves_does_not_count():
     judge = policy(predictor="trend")
     views = fleet(hazard={"w3": 0.5}, unsaved=3450.0), fleet(hazard={"w3": 0.5}, unsaved=3599.0)
@@ -267,7 +398,7 @@ def test_one_forecast_leads_to_one_save():
 
 def test_without_a_predictor_nothing_is_saved_and_no_forecast_is_read():
     judge = policy()
-    assert judge.needs == (NeedFaults(30 * DAY_S), *TRAFFIC_NEEDS)
+    assert judge.needs == (NeedFaults(30 * DAY_S), *TRAFFIC_NEEDS, *FELT_NEEDS)
     proposals = proposed(judge, fleet(hazard={"w3": 1.0}, unsaved=900.0))
     assert [type(proposal.action) for proposal in proposals] == [ChangeKnob]
 

@@ -15,6 +15,7 @@ SPECS = [
     KnobSpec(name="upload_bytes_per_s", kind="float", low=0.0),
     KnobSpec(name="checkpoint_interval_s", kind="float", low=60.0),
 ]
+FELT = ("checkpoint_felt_s", "checkpoint_memory_felt_s", "checkpoint_remote_felt_s")
 LIMIT = 1.2e9 / (0.9 * 600.0)
 TICK_S = 10.0
 
@@ -31,8 +32,11 @@ def fleet(share, tick=0, *, limit=0.0, interval_s=600.0, state_bytes=1.2e9, haza
         "round_s": math.nan,
         "state_bytes": state_bytes,
         "checkpoint_interval_s": view.pop("reported_s", math.nan),
+        **dict.fromkeys(FELT, math.nan),
+        **view.pop("felt", {}),
     }
     knobs = {"upload_bytes_per_s": limit, "checkpoint_interval_s": interval_s}
+    knobs |= view.pop("more_values", {})
     forecast_id = "f1" if hazard else "f0"
     forecast = Forecast(id=forecast_id, predictor="trend", horizon_s=600.0, hazard=hazard or {})
     return view_of(
@@ -120,6 +124,14 @@ def test_another_interval_is_another_limit():
 
 
 @pytest.mark.slow
+def test_the_tier_that_saves_most_often_sets_the_limit():
+    memory = KnobSpec(name="checkpoint_memory_interval_s", kind="float", low=1.0)
+    shown = {"knob_specs": [*SPECS, memory], "more_values": {memory.name: 300.0}}
+    shown["felt"] = {"checkpoint_memory_felt_s": 0.1}
+    (limit,) = values(after_an_hour(0.3, shown), fleet(0.9, **shown))
+    assert limit == pytest.approx(2 * LIMIT, abs=0.1)
+
+
 def test_the_interval_may_be_a_metric():
     reported = {"knob_specs": SPECS[:1], "reported_s": 600.0}
     assert values(after_an_hour(0.2), fleet(0.8, **reported)) == [round(LIMIT, 1)]

@@ -5,6 +5,7 @@ seconds; ``tau`` is the *work* between two checkpoints, the time to save not cou
 """
 
 import math
+from collections.abc import Sequence
 
 _LARGEST_EXPONENT = 700.0
 """exp() of more than this overflows; the ETTR is 0 there."""
@@ -59,6 +60,42 @@ def daly_s(*, save_s: float, mtbf_s: float) -> float:
     ratio = save_s / (2.0 * mtbf_s)
     higher = 1.0 + math.sqrt(ratio) / 3.0 + ratio / 9.0
     return young_s(save_s=save_s, mtbf_s=mtbf_s) * higher - save_s
+
+
+def tier_intervals_s(
+    costs: Sequence[tuple[float, float]], overhead: float = math.inf
+) -> list[float]:
+    """Return the work between checkpoints of each tier.
+
+    Each tier has Daly's interval for its cost and for the failures that no tier before it
+    survives. To first order that is the optimum of several levels: with ``n = sqrt(C2 l1 / (C1
+    l2))`` checkpoints of level 1 for each of level 2, the interval of level 2 is ``sqrt((n C1 +
+    C2) / ((l1 / n + l2) / 2)) = sqrt(2 C2 / l2)``, Young's.
+
+    Where all tiers together would cost more than ``overhead``, all intervals are stretched by the
+    same factor, which loses the least work for that overhead.
+
+    Parameters
+    ----------
+    costs : sequence of (float, float)
+        C and M of each tier, seconds: what a save costs the run, and the mean time between the
+        failures that need this tier.
+    overhead : float
+        The most that the sum of C / tau over the tiers may be.
+
+    Examples
+    --------
+    >>> from torchloom_core.plugin import tier_intervals_s
+    >>> memory, path = (0.1, 14_400.0), (5.0, 144_000.0)
+    >>> [round(interval_s, 1) for interval_s in tier_intervals_s([memory, path])]
+    [53.6, 1196.7]
+    >>> [round(interval_s, 1) for interval_s in tier_intervals_s([memory, path], overhead=0.003)]
+    [108.0, 2410.9]
+    """
+    wanted = [daly_s(save_s=save_s, mtbf_s=mtbf_s) for save_s, mtbf_s in costs]
+    shares = [save_s / tau for (save_s, _), tau in zip(costs, wanted, strict=True) if tau > 0]
+    stretch = max(1.0, sum(shares) / overhead)
+    return [stretch * tau for tau in wanted]
 
 
 def ettr(

@@ -6,6 +6,7 @@ For policies that weigh the cost of a failure; public, like :mod:`torchloom_core
 from collections.abc import Sequence
 
 import numpy as np
+from msgspec.structs import replace
 
 from torchloom_core.config.schema import Costs
 from torchloom_core.floor.clock import SECOND_NS
@@ -33,6 +34,10 @@ class RunFailures:
         Training nodes now.
     per_s : float
         Estimated failures per second of a run of the present size; 0 before the first.
+    several_nodes, several_racks : int
+        Failures that lost more than one node, or all nodes of the run; and of these, the ones in
+        more than one rack. A node counts as lost by a fault of its own, not by the exit of a
+        worker: its sidecar has reported that.
     rollbacks : Rollbacks
         The failures since the first look that lost work.
 
@@ -56,7 +61,9 @@ class RunFailures:
         self._training: tuple[Sequence[str], list[int]] = ((), [])
         self._places: frozenset[str] = frozenset()
         self._looked_ns = self._first_ns = self._last_ns = self._node_ns = 0
-        self.nodes = self.count = 0
+        self._lost: set[str] = set()
+        self._reach = 0
+        self.nodes = self.count = self.several_nodes = self.several_racks = 0
         self.rollbacks = Rollbacks()
 
     @property
@@ -69,8 +76,11 @@ class RunFailures:
         """Failures per second of a run of ``nodes``."""
         return self.count / self.node_s * self.nodes if self.node_s else 0.0
 
-    def look(self, view: FleetView, training: list[int]) -> None:
-        """Count new failures; ``training`` are the rows of the training workers."""
+    def look(self, view: FleetView, training: list[int], save_s: float | None = None) -> None:
+        """Count new failures; ``training`` are the rows of the training workers.
+
+        ``save_s`` is what a save costs, seconds; by default ``costs.checkpoint_s``.
+        """
         if not (self._looked_ns or training):
             return
         if self._looked_ns:
@@ -86,7 +96,8 @@ class RunFailures:
         if "paused" in view.state:
             self.rollbacks.forget()
         else:
-            self.rollbacks.look(_step(view, training), view.now_ns, watched, view.costs)
+            costs = view.costs if save_s is None else replace(view.costs, checkpoint_s=save_s)
+            self.rollbacks.look(_step(view, training), view.now_ns, watched, costs)
         self._looked_ns = view.now_ns
 
     def _take(self, view: FleetView, hit: frozenset[str]) -> int:
@@ -94,9 +105,14 @@ class RunFailures:
         watched = 0
         since_ns = self._looked_ns - round(view.costs.detect_s * SECOND_NS)
         for fault in added(self._faults, view.faults):
-            if fault.fatal and (fault.worker or fault.node) in hit and self._is_new(fault.ts_ns):
+            if not (fault.fatal and (fault.worker or fault.node) in hit):
+                continue
+            if self._is_new(fault.ts_ns):
                 self.count += 1
                 watched += fault.ts_ns >= since_ns
+                self._lost, self._reach = set(), 0
+            if not fault.worker:
+                self._add_lost(fault.node, view)
         self._faults = view.faults
         if self._looked_ns:
             return watched
@@ -104,6 +120,17 @@ class RunFailures:
             self._node_ns = self.nodes * (view.now_ns - self._first_ns)
             self.count -= 1
         return 0
+
+    def _add_lost(self, node: str, view: FleetView) -> None:
+        """Add a lost node to the present failure."""
+        self._lost.add(node)
+        if len(self._lost) < min(2, self.nodes):
+            return
+        racks = {rack for at, rack in zip(view.node, view.rack, strict=True) if at in self._lost}
+        reach = 2 if len(racks - {""}) > 1 else 1
+        self.several_nodes += self._reach == 0
+        self.several_racks += self._reach < reach == 2
+        self._reach = max(self._reach, reach)
 
     def _is_new(self, ts_ns: int) -> bool:
         """Return whether a fault at this time is a new failure."""
