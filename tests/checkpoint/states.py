@@ -33,9 +33,23 @@ def trained(seed=0, width=8, steps=3):
 
 
 def save(
-    folder, parts, *, step=1, generation=1, token="0" * 8, rank=0, ranks=1, keep=0, keep_every_s=0.0
+    folder,
+    parts,
+    *,
+    step=1,
+    generation=1,
+    token="0" * 8,
+    rank=0,
+    ranks=1,
+    keep=0,
+    keep_every_s=0.0,
+    bases=None,
+    base="",
 ):
-    """Write one rank's part of a checkpoint, and the manifest if it is the last one's."""
+    """Write one rank's part of a checkpoint, and the manifest if it is the last one's.
+
+    With ``bases`` and the folder of a ``base`` it is a small one. Return its folder.
+    """
     state = TrainingState(parts)
     gathered = state.gather(rank)
     replica = Replica(rank, ranks)
@@ -58,6 +72,7 @@ def save(
             slot=0,
             tiers=("path",),
             good="",
+            base=base,
             generation=generation,
             step=step,
             token=token,
@@ -70,10 +85,15 @@ def save(
         )
         storage = LocalFolder(folder)
         part = Part(order, memoryview(slots.path.read_bytes()))
+        if bases is not None:
+            part = bases.small(part)
         store(storage, part, None)
+        if bases is not None:
+            bases.take(part)
         if rank == ranks - 1:
             assert complete(storage, part, lambda: False) == ""
             forget(storage, keep, keep_every_s)
+        return part.folder
 
 
 def load(folder, parts, rank=0):

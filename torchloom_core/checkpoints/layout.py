@@ -4,6 +4,9 @@
 another, ``rank-<k>.json``, a :class:`Shard` that names them, and ``manifest.json``, a
 :class:`Manifest`. The manifest is written last: a folder without one is no checkpoint. No folder is
 written to again.
+
+The folder of a small checkpoint ends in ``.small``: its tensors are encoded, as
+:mod:`torchloom_core.checkpoints.small` says, some as differences to those of its *base*.
 """
 
 import re
@@ -17,7 +20,9 @@ FORMAT = 1
 MANIFEST = "manifest.json"
 
 _TENSORS = ".bin"
-_FOLDER = re.compile(r"(\d{4,9})-step-(\d{10,16})-([0-9a-f]{8})")
+_RANKS = re.compile(r"rank-\d{1,7}\.(bin|json)")
+_SMALL = ".small"
+_FOLDER = re.compile(r"(\d{4,9})-step-(\d{10,16})-([0-9a-f]{8})(\.small)?")
 
 
 class Piece(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,10 +38,14 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True):
         Of the whole tensor.
     offsets, sizes : tuple of int
         Where this part begins in it, and its shape.
-    at, bytes : int
-        Where its bytes begin in the rank's file, and how many there are.
+    at : int
+        Where its bytes begin in the rank's file.
+    bytes : int
+        How many bytes the tensor has.
+    encoded : int
+        How many there are in the file, if it is encoded; 0: the tensor's own.
     sha256 : str
-        Of those bytes, in hexadecimal digits.
+        Of the bytes in the file, in hexadecimal digits.
     """
 
     name: str
@@ -46,7 +55,13 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True):
     sizes: tuple[Count, ...]
     at: Count
     bytes: Count
+    encoded: Count = 0
     sha256: str = ""
+
+    @property
+    def end(self) -> int:
+        """Where its bytes end in the rank's file."""
+        return self.at + (self.encoded or self.bytes)
 
 
 class Shard(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,6 +89,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     Of two checkpoints the one with the larger generation is newer, of equal ones that with the
     larger step, whatever the clock says: a run that goes back begins a generation.
+    ``base``: the folder of the checkpoint to which a small one has differences; "" for any other.
     """
 
     format: Count = FORMAT
@@ -81,6 +97,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     step: Count
     run: str = ""
     saved_ns: Stamp
+    base: str = ""
     shards: tuple[ShardFile, ...]
 
     @property
@@ -90,20 +107,25 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Folder(NamedTuple):
-    """The name of a checkpoint's folder; the token tells two savers apart."""
+    """The name of a checkpoint's folder; the token tells two savers apart.
+
+    Of two with the same step the exact one is newer than the small one.
+    """
 
     generation: int
     step: int
     token: str
+    is_exact: bool = True
 
     def __str__(self) -> str:
-        return f"{self.generation:04d}-step-{self.step:010d}-{self.token}"
+        name = f"{self.generation:04d}-step-{self.step:010d}-{self.token}"
+        return name if self.is_exact else name + _SMALL
 
 
 def read_folder(name: str) -> Folder | None:
     """Return what a folder's name says, or None if it is no checkpoint's."""
     found = _FOLDER.fullmatch(name)
-    return Folder(int(found[1]), int(found[2]), found[3]) if found else None
+    return Folder(int(found[1]), int(found[2]), found[3], not found[4]) if found else None
 
 
 def tensors_file(rank: int) -> str:
@@ -119,3 +141,8 @@ def shard_file(rank: int) -> str:
 def is_tensors_file(name: str) -> bool:
     """Return whether a file has tensors."""
     return name.endswith(_TENSORS)
+
+
+def is_file_of_checkpoint(name: str) -> bool:
+    """Return whether a checkpoint has files of this name."""
+    return name == MANIFEST or _RANKS.fullmatch(name) is not None

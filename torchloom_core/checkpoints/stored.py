@@ -73,6 +73,11 @@ class Checkpoint:
         self.manifest = self._first(MANIFEST, lambda source: read_manifest(source, folder))
         self.shards = [self._shard(one.rank, one.sha256) for one in self.manifest.shards]
 
+    @property
+    def is_small(self) -> bool:
+        """Whether the tensors are rounded."""
+        return bool(self.manifest.base)
+
     @cached_property
     def pieces(self) -> dict[tuple[str, tuple[int, ...]], tuple[int, Piece]]:
         """The pieces by name and offsets, each with the rank that has it; of equals the first."""
@@ -94,7 +99,12 @@ class Checkpoint:
         Raises CheckpointError if no source has them unchanged; the view may be overwritten then.
         """
         file = tensors_file(rank)
-        self._first(file, lambda source: _read_piece(source, self.folder, file, piece, view))
+        if not piece.encoded:
+            self._first(file, lambda source: _read_piece(source, self.folder, file, piece, view))
+            return
+        data = memoryview(bytearray(piece.encoded))
+        self._first(file, lambda source: _read_piece(source, self.folder, file, piece, data))
+        self._decode(piece, data, view)
 
     def verify(self) -> Iterator[int]:
         """Read and check all tensors; yield the bytes of each. Raises CheckpointError."""
@@ -102,6 +112,34 @@ class Checkpoint:
             for piece in shard.pieces:
                 self.read(shard.rank, piece)
                 yield piece.bytes
+
+    @cached_property
+    def _base(self) -> "Checkpoint":
+        name = self.manifest.base
+        if read_folder(name) is None:
+            raise CheckpointError("it names no base")
+        base = Checkpoint([source for source, _ in self._sources], name)
+        if base.is_small:
+            raise CheckpointError("its base is small, too")
+        base.passed_over = self.passed_over
+        return base
+
+    def _read_base(self, piece: Piece, view: memoryview) -> None:
+        found = self._base.pieces.get((piece.name, piece.offsets))
+        if found is None or found[1].bytes != piece.bytes:
+            raise CheckpointError(f"{self._base.folder} has it not")
+        self._base.read_into(*found, view)
+
+    def _decode(self, piece: Piece, data: memoryview, view: memoryview) -> None:
+        from torchloom_core.checkpoints.small import decode, needs_base  # numpy: not paid else
+
+        try:
+            if needs_base(data):
+                self._read_base(piece, view)
+            decode(data, view, view)
+        except CheckpointError as error:
+            where = f"{self._places()}/{self.folder}"
+            raise CheckpointError(f"{where}: {piece.name}: {error}") from None
 
     def _shard(self, rank: int, sha256: str) -> Shard:
         file = shard_file(rank)

@@ -19,13 +19,15 @@ class Requests(NamedTuple):
 
     ``tiers``: for each tier whether to save in it. ``leave``: save and leave. What rank 0 knows
     first: ``is_any``, whether there is a complete checkpoint, and ``good``, which is the newest in
-    the memory of nodes, a number that rises; 0: none.
+    the memory of nodes, a number that rises; 0: none. ``full``: the next checkpoint that might be
+    small must not be.
     """
 
     tiers: tuple[bool, ...]
     leave: bool = False
     is_any: bool = False
     good: int = 0
+    full: bool = False
 
 
 class SaveRequests:
@@ -61,11 +63,12 @@ class SaveRequests:
         except RuntimeError:
             self._is_over = True
             return None
-        state, is_any, good, *tiers = values.tolist()
+        state, is_any, good, full, *tiers = values.tolist()
         self._is_over |= state == _OVER
         if self._is_over:
             return None
-        return Requests(tuple(map(bool, tiers)), state == _LEAVES, bool(is_any), good)
+        asked = tuple(map(bool, tiers))
+        return Requests(asked, state == _LEAVES, bool(is_any), good, bool(full))
 
     def close(self) -> None:
         """Announce that this rank's loop has ended: nothing is saved together any more."""
@@ -74,7 +77,8 @@ class SaveRequests:
             self._send(_OVER, Requests((False,) * self._tiers))
 
     def _send(self, state: int, requests: Requests) -> None:
-        values = torch.tensor([state, requests.is_any, requests.good, *requests.tiers])
+        known = (requests.is_any, requests.good, requests.full)
+        values = torch.tensor([state, *known, *requests.tiers])
         try:
             work = dist.all_reduce(values, dist.ReduceOp.MAX, group=self._group, async_op=True)
         except (RuntimeError, ValueError):

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from torchloom_core.checkpoints.storage import LocalFolder, storage_at
@@ -50,6 +51,9 @@ class CheckpointOptions(TypedDict, total=False):
         Training between two checkpoints there, seconds; 3600 by default.
     remote_keep : int
         The newest complete checkpoints that stay there, 3 by default; 0: all.
+    remote_small : bool
+        Whether those there are small: about a fifth of the bytes, and rounded; every 24th is
+        exact. False by default.
     """
 
     every_s: float
@@ -59,6 +63,7 @@ class CheckpointOptions(TypedDict, total=False):
     remote: str | os.PathLike[str]
     remote_every_s: float
     remote_keep: int
+    remote_small: bool
 
 
 def attach_checkpoints(
@@ -104,6 +109,7 @@ def attach_checkpoints(
             name=REMOTE,
             place=remote,
             keep=options.get("remote_keep", 3),
+            is_small=options.get("remote_small", False),
             keep_every_s=keep_every_s,
         )
         tiers.append(Tier(remote_place, options.get("remote_every_s", 3600.0)))
@@ -133,6 +139,12 @@ def _refuse_bad(options: Mapping[str, Any]) -> None:
             known = ", ".join(CheckpointOptions.__annotations__)
             raise CheckpointError(f"loom.checkpoints: need {known}, was {name}")
         if name == "remote":
+            continue
+        if name == "remote_small":
+            if not isinstance(value, bool):
+                raise CheckpointError(f"loom.checkpoints: {name}: need a bool, was {value!r}")
+            if value and find_spec("numpy") is None:
+                raise CheckpointError(f"loom.checkpoints: {name}: need numpy: pip install numpy")
             continue
         least = 0.0 if name in _MAY_BE_0 else 1e-3
         if not isinstance(value, int | float) or not least <= value < math.inf:

@@ -11,6 +11,7 @@ from torchloom_core.floor.errors import CheckpointError
 from torchloom_core.floor.plain_text import plain_line
 from torchloom_threadlet.checkpoint.agreement import Requests, SaveRequests
 from torchloom_threadlet.checkpoint.felt import FeltCosts
+from torchloom_threadlet.checkpoint.full_ones import FullOnes
 from torchloom_threadlet.checkpoint.loop import TrainingLoop
 from torchloom_threadlet.checkpoint.restore import Restored, restore
 from torchloom_threadlet.checkpoint.saver import Saver
@@ -79,6 +80,7 @@ class Checkpointer:
         self._boundaries = 0
         self._quiet_until = -1
         self._good = 0
+        self._full = FullOnes()
         self._has_rewound = self._is_any = False
         self.step, self._restored_folder = -1, ""
         restored = self._restore()
@@ -200,6 +202,7 @@ class Checkpointer:
                 self._good = max(self._good, agreed.good)
             if agreed.is_any and not self._is_any:
                 self._note_any()
+            self._full.is_asked = agreed.full
             tiers = {name for name, on in zip(self.tiers, agreed.tiers, strict=True) if on}
             is_last = agreed.leave
             if is_last:
@@ -234,6 +237,7 @@ class Checkpointer:
             self._leaves,
             self._is_any,
             self._good,
+            self._full.is_needed,
         )
 
     def _wait_for_writer(self) -> None:
@@ -250,6 +254,7 @@ class Checkpointer:
         """End the writer, and with it the lock of the place."""
         self._finish_copy()
         self._saver.close()
+        self._full.is_needed = True
 
     def _begin(self, step: int, tiers: list[str], now_s: float) -> None:
         """Copy this rank's part into a free slot, for these tiers."""
@@ -259,7 +264,10 @@ class Checkpointer:
         if step < self._last_step:  # the run went back; all ranks know it
             self._generation += 1
         self._last_step = step
+        folder = str(Folder(self._generation, step, self._token))
+        base = self._full.base_of(folder) if REMOTE in tiers else ""
         if not self._saver.is_free:
+            self._full.is_needed |= REMOTE in tiers
             for name in tiers:
                 self.tiers[name].try_later(now_s)
             _logger.warning("no checkpoint at step %d: the last two are still being stored", step)
@@ -275,6 +283,7 @@ class Checkpointer:
                 ranks=self._ranks.count,
                 rank=self._ranks.rank,
                 good=self._good_folder(),
+                base=base,
                 bytes=0,
                 described=0,
                 owner="",
@@ -329,6 +338,7 @@ class Checkpointer:
     def _end(self, tier: Tier, step: int, *, saved: bool) -> float:
         """Note the end of a save; return what the run felt of it, seconds."""
         tier.end(step, saved=saved)
+        self._full.is_needed |= tier.name == REMOTE and not saved
         felt_s = self._felt.end(tier.name, self._saver.blocked_s, saved=saved)
         if saved:
             tier.felt_s = self._felt.usual_s(tier.name)

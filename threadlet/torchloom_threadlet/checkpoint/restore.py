@@ -120,6 +120,8 @@ def _read(
         raise (
             cause if isinstance(cause, CheckpointError) else CheckpointError(f"{name}: {cause}")
         ) from None
+    if checkpoint.is_small:
+        _logger.warning("%s is small: the state is rounded, not the same to the bit", name)
     for line in dict.fromkeys(checkpoint.passed_over):
         _logger.warning("%s; it is read from another place", line)
     if own is None:

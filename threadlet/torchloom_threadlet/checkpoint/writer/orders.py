@@ -28,6 +28,8 @@ class TierPlace(msgspec.Struct, kw_only=True, frozen=True):
         Besides, the first of each such span of time stays, seconds; 0: none.
     in_memory : bool
         Whether the folder is of this node's memory.
+    is_small : bool
+        Whether checkpoints that have a base are encoded small.
     copy, home : NodeAddress, optional
         For the memory of nodes: ``copy`` gets all files of this one, ``home``, which is rank 0's,
         what that has to know.
@@ -38,6 +40,7 @@ class TierPlace(msgspec.Struct, kw_only=True, frozen=True):
     keep: int
     keep_every_s: float = 0.0
     in_memory: bool = False
+    is_small: bool = False
     copy: NodeAddress | None = None
     home: NodeAddress | None = None
 
@@ -59,7 +62,8 @@ class Order(msgspec.Struct, kw_only=True, frozen=True, tag="order"):
 
     The slot has ``bytes`` of tensors, and after them the JSON of a :class:`Shard`, ``described``
     bytes. ``good``: the folder of the newest checkpoint that is complete in the memory of nodes,
-    older ones and unfinished ones go; "" if there is none.
+    older ones and unfinished ones go; "" if there is none. ``base``: in tiers of small ones the
+    folder of the base; "": it is to be one.
     """
 
     slot: int
@@ -71,6 +75,7 @@ class Order(msgspec.Struct, kw_only=True, frozen=True, tag="order"):
     ranks: int
     rank: int
     good: str
+    base: str = ""
     bytes: int
     described: int
     owner: str

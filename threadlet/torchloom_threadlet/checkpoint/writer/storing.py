@@ -12,6 +12,7 @@ from torchloom_core.checkpoints.layout import (
     MANIFEST,
     Folder,
     Manifest,
+    Piece,
     Shard,
     ShardFile,
     read_folder,
@@ -30,12 +31,23 @@ _COMPLETE_S, _AWAITED_S = 600.0, 10.0
 
 
 class Part:
-    """A rank's part of a checkpoint in a slot: hashed once for all tiers, by the first."""
+    """A rank's part of a checkpoint in a slot: hashed once for all tiers, by the first.
+
+    Attributes
+    ----------
+    base : str
+        The folder of the checkpoint without which it cannot be read; "": none.
+    bytes : int
+        Of its tensors; known once they were written.
+    """
+
+    base = ""
 
     def __init__(self, order: Order, slot: memoryview) -> None:
         self.order = order
         self.folder = str(Folder(order.generation, order.step, order.token))
-        self._slot = slot
+        self.bytes = order.bytes
+        self.slot = slot
         self._described = b""
         self._lock = threading.Lock()
 
@@ -43,12 +55,21 @@ class Part:
         """Yield the bytes of the tensors, one after another."""
         return self._chunks(0, self.order.bytes)
 
+    def shard(self) -> Shard:
+        """Return what the slot says that it has, without digests."""
+        end = self.order.bytes + self.order.described
+        shard: Shard = msgspec.json.decode(self.slot[self.order.bytes : end], type=Shard)
+        return shard
+
+    def tensor(self, piece: Piece) -> memoryview:
+        """Return the bytes of a piece."""
+        return self.slot[piece.at : piece.at + piece.bytes]
+
     def described(self) -> bytes:
         """Return the JSON of the :class:`Shard`, with the digest of each piece."""
         with self._lock:
             if not self._described:
-                end = self.order.bytes + self.order.described
-                shard = msgspec.json.decode(self._slot[self.order.bytes : end], type=Shard)
+                shard = self.shard()
                 pieces = []
                 for piece in shard.pieces:
                     digest = hashlib.sha256()
@@ -61,16 +82,16 @@ class Part:
 
     def _chunks(self, begin: int, end: int) -> Iterator[memoryview]:
         for at in range(begin, end, _AT_ONCE):
-            yield self._slot[at : min(at + _AT_ONCE, end)]
+            yield self.slot[at : min(at + _AT_ONCE, end)]
 
 
 def store(storage: Storage, part: Part, pace: Pace | None) -> int:
     """Write the tensors, then the shard that names them; return the bytes of both."""
-    described = part.described()
     tensors = part.tensors() if pace is None else pace.limit(part.tensors())
     storage.write(f"{part.folder}/{tensors_file(part.order.rank)}", tensors)
+    described = part.described()
     storage.write(f"{part.folder}/{shard_file(part.order.rank)}", [described])
-    return part.order.bytes + len(described)
+    return part.bytes + len(described)
 
 
 def complete(storage: Storage, part: Part, is_awaited: Callable[[], bool]) -> str:
@@ -79,6 +100,8 @@ def complete(storage: Storage, part: Part, is_awaited: Callable[[], bool]) -> st
     With another order in sight it waits a few seconds only: a rank could not save.
     """
     order = part.order
+    if part.base and MANIFEST not in storage.files(part.base):
+        return f"its base {part.base} is not complete"
     names = {shard_file(rank) for rank in range(order.ranks)}
     end_s = time.monotonic() + _COMPLETE_S
     while missing := names.difference(storage.files(part.folder)):
@@ -92,6 +115,7 @@ def complete(storage: Storage, part: Part, is_awaited: Callable[[], bool]) -> st
         step=order.step,
         run=order.run,
         saved_ns=time.time_ns(),
+        base=part.base,
         shards=tuple(_shard(storage, part.folder, rank) for rank in range(order.ranks)),
     )
     storage.write(f"{part.folder}/{MANIFEST}", [msgspec.json.encode(manifest)])
@@ -102,7 +126,7 @@ def _shard(storage: Storage, folder: str, rank: int) -> ShardFile:
     with storage.open(f"{folder}/{shard_file(rank)}") as file:
         data = file.read()
     shard = msgspec.json.decode(data, type=Shard)
-    end = max((piece.at + piece.bytes for piece in shard.pieces), default=0)
+    end = max((piece.end for piece in shard.pieces), default=0)
     return ShardFile(rank=rank, bytes=end, sha256=hashlib.sha256(data).hexdigest())
 
 
@@ -110,15 +134,20 @@ def forget(storage: Storage, keep: int, keep_every_s: float) -> None:
     """Remove old complete checkpoints, and unfinished ones that are older than the newest.
 
     The newest ``keep`` stay, 0: all; and with ``keep_every_s`` above 0 the first one of each such
-    span of time.
+    span of time; and the bases of those that stay. Raises what reading their manifests raises.
     """
     if not keep:
         return
     found = sorted(filter(None, map(read_folder, storage.folders())))
     complete_ones = [one for one in found if MANIFEST in storage.files(str(one))]
-    stay = {*complete_ones[-keep:], *(one for one in found if one > complete_ones[-1])}
+    stay: set[Folder | None] = {
+        *complete_ones[-keep:],
+        *(one for one in found if one > complete_ones[-1]),
+    }
     if keep_every_s > 0:
         stay |= _first_of_spans(storage, complete_ones, keep_every_s)
+    small = [one for one in complete_ones if one in stay and not one.is_exact]
+    stay |= {read_folder(read_manifest(storage, str(one)).base) for one in small}
     for folder in found:
         if folder not in stay:
             storage.remove(str(folder))

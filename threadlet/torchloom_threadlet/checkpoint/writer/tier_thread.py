@@ -9,6 +9,7 @@ import msgspec
 
 from torchloom_core.checkpoints.storage import Storage
 from torchloom_core.floor.errors import CheckpointError, TorchloomError
+from torchloom_threadlet.checkpoint.writer.bases import Bases
 from torchloom_threadlet.checkpoint.writer.node_memory import NodeMemory
 from torchloom_threadlet.checkpoint.writer.orders import Report, TierPlace
 from torchloom_threadlet.checkpoint.writer.pace import Pace
@@ -20,7 +21,7 @@ from torchloom_threadlet.checkpoint.writer.storing import (
     store,
 )
 
-_FAILURES = (OSError, TorchloomError, msgspec.MsgspecError)
+_FAILURES = (OSError, TorchloomError, msgspec.MsgspecError, ImportError, MemoryError)
 
 
 class TierThread(threading.Thread):
@@ -37,6 +38,7 @@ class TierThread(threading.Thread):
         self._tier, self._storage, self._report = tier, storage, report
         self._pace = pace if "://" in tier.place else None
         self._parts: queue.SimpleQueue[Part | None] = queue.SimpleQueue()
+        self._bases = Bases() if tier.is_small else None
         self._is_left = False
 
     def put(self, part: Part) -> None:
@@ -76,7 +78,11 @@ class TierThread(threading.Thread):
                 raise CheckpointError(f"{storage.name}: {other} saves its checkpoints there")
             if self._tier.in_memory and not self._is_left:
                 forget_others(storage, part)
+            if self._bases is not None:
+                part = self._bases.small(part)
             size = store(storage, part, self._pace)
+            if self._bases is not None:
+                self._bases.take(part)
         except _FAILURES as error:
             yield report("failed", _line(error))
             return
@@ -96,7 +102,7 @@ class TierThread(threading.Thread):
         try:
             if not self._tier.in_memory:
                 forget(storage, self._tier.keep, self._tier.keep_every_s)
-        except OSError as error:
+        except _FAILURES as error:
             yield report("not_removed", _line(error))
 
 
