@@ -1,6 +1,7 @@
 """A run whose object store fails trains on, with a line for each save, and restores from it."""
 
 import re
+from contextlib import ExitStack
 
 import pytest
 
@@ -15,7 +16,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.timeout(300
 
 @pytest.mark.parametrize("fault", ["gone", "503", "slow"])
 def test_a_run_trains_on_and_saves_again_once_its_store_is_back(tmp_path, monkeypatch, fault):
-    with s3_server() as server, FaultyProxy(server) as proxy:
+    with s3_server() as server, FaultyProxy(server) as proxy, ExitStack() as until_the_end:
         use(monkeypatch, server)
         url = f"s3://{new_bucket(server)}/run-7"
         remote = storage_at(url)
@@ -24,6 +25,7 @@ def test_a_run_trains_on_and_saves_again_once_its_store_is_back(tmp_path, monkey
         job = Job(tmp_path)
         often = ("--step-s", "0.02", "--steps", "100000", "--remote", url)
         process = job.start("--every-s", "0.5", "--remote-every-s", "0.5", *often)
+        until_the_end.callback(kill_tree, process)
 
         def saves_after(step):
             return lambda: any(folder.step > step for folder in complete_folders(remote))
@@ -46,7 +48,7 @@ def test_a_run_trains_on_and_saves_again_once_its_store_is_back(tmp_path, monkey
             proxy.appear()
         proxy.is_unavailable, proxy.bytes_per_s = False, 0.0
         job.until(saves_after(max(steps(job.journal()))))
-        kill_tree(process)
+        until_the_end.close()
         assert "Traceback" not in job.errors()
         lines = not_saved(job)
         assert len(lines) == len(set(lines))
