@@ -23,13 +23,14 @@ def mark_first_batch(loader: Any, marks: StartMarks) -> None:
         self.__class__ = kind
         with marks.phase(DATA_LOADER):
             batches = iter(self)
-        return _marked(batches, marks)
+        return marked(batches, marks)
 
     with suppress(TypeError):
         loader.__class__ = type(kind.__name__, (kind,), {"__iter__": iterate})
 
 
-def _marked(batches: Any, marks: StartMarks) -> Any:
+def marked(batches: Any, marks: StartMarks) -> Any:
+    """Return an iterator whose first batch counts as the phase ``data_loader``."""
     if isinstance(batches, GeneratorType):
         return _generated(batches, marks)
     kind = type(batches)
