@@ -18,6 +18,7 @@ import pytest
 
 from torchloom_core.checkpoints.storage import LocalFolder
 from torchloom_core.testing import StorageContract
+from torchloom_threadlet.checkpoint.node_store import client as client_module
 from torchloom_threadlet.checkpoint.node_store import room, serving
 from torchloom_threadlet.checkpoint.node_store.address import (
     StoreAddress,
@@ -268,6 +269,20 @@ def test_a_store_that_is_gone_is_an_error_and_one_that_is_back_is_used(tmp_path)
         opened.read()
     with served(tmp_path) as client.address:
         assert opened.read() == b"weights"
+
+
+def test_a_store_that_does_not_answer_is_not_asked_for_a_while(monkeypatch):
+    monkeypatch.setattr(client_module, "_REPLY_S", 0.05)
+    with socket.create_server((HOST, 0)) as silent:
+        client = client_of(StoreAddress(HOST, silent.getsockname()[1], SECRET))
+        with pytest.raises(TimeoutError):
+            client.folders()
+        silent.accept()[0].close()
+        with pytest.raises(TimeoutError, match="it did not answer in time"):
+            client.fetch(FILE, 0, memoryview(bytearray(1)))
+        silent.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            silent.accept()
 
 
 # The process

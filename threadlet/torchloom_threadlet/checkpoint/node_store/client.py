@@ -1,8 +1,10 @@
 """A :class:`~torchloom_core.checkpoints.storage.Storage` in the memory of another node."""
 
+import errno
 import io
 import queue
 import socket
+import time
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -22,6 +24,8 @@ from torchloom_threadlet.checkpoint.node_store.wire import (
 _CONNECT_S, _REPLY_S = 2.0, 10.0
 _LONGEST_CHALLENGE = 128
 _MOST_IDLE = 4
+_AVOIDED_S = 30.0
+"""A store that did not answer in time is not asked for so long: its node may be gone."""
 
 
 class StoreClient:
@@ -31,6 +35,7 @@ class StoreClient:
         self.address = address
         self.name = name
         self._idle: queue.SimpleQueue[Wire] = queue.SimpleQueue()
+        self._avoided_until_s = float("-inf")
         weakref.finalize(self, _close_all, self._idle)
 
     def folders(self) -> list[str]:
@@ -89,14 +94,17 @@ class StoreClient:
     @contextmanager
     def _begun(self, request: Request) -> Iterator[tuple[Wire, Reply]]:
         """Send a request, and give the connection and the first reply."""
-        wire, reply = self._first_reply(request)
-        if reply.error:
-            self._keep(wire)
-            raise _error(reply)
+        if time.monotonic() < self._avoided_until_s:
+            raise TimeoutError(errno.ETIMEDOUT, "it did not answer in time")
         try:
-            yield wire, reply
-        except BaseException:
-            wire.close()
+            wire, reply = self._first_reply(request)
+            if reply.error:
+                self._keep(wire)
+                raise _error(reply)
+            with wire.closed_by_errors():
+                yield wire, reply
+        except TimeoutError:
+            self._avoided_until_s = time.monotonic() + _AVOIDED_S
             raise
         self._keep(wire)
 
@@ -108,15 +116,12 @@ class StoreClient:
             except queue.Empty:
                 wire, is_new = self._connect(), True
             try:
-                wire.send(request)
-                return wire, self._line(wire)
+                with wire.closed_by_errors():
+                    wire.send(request)
+                    return wire, self._line(wire)
             except ConnectionError:
-                wire.close()
                 if is_new:
                     raise
-            except BaseException:
-                wire.close()
-                raise
 
     def _keep(self, wire: Wire) -> None:
         if self._idle.qsize() < _MOST_IDLE:
@@ -142,13 +147,10 @@ class StoreClient:
         link.settimeout(_REPLY_S)
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         wire = Wire(link)
-        try:
+        with wire.closed_by_errors():
             challenge = wire.line(_LONGEST_CHALLENGE)
             link.sendall(answer_to(secret, challenge) + b"\n")
             self._reply(wire)
-        except BaseException:
-            wire.close()
-            raise
         return wire
 
 

@@ -5,6 +5,7 @@ import hmac
 import io
 import socket
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 import msgspec
 
@@ -54,6 +55,15 @@ class Wire:
         """Close the connection."""
         self._file.close()
         self.link.close()
+
+    @contextmanager
+    def closed_by_errors(self) -> Iterator[None]:
+        """Close the connection if the block raises."""
+        try:
+            yield
+        except BaseException:
+            self.close()
+            raise
 
     def line(self, longest: int) -> bytes:
         """Return the next line; Closed if there is none, or it is too long."""
