@@ -68,6 +68,16 @@ def test_a_fault_of_the_job_comes_back_from_a_local_checkpoint_a_lost_node_does_
     assert gpu_s(hard)["restart"] == 10 * GPUS
 
 
+def test_a_copy_on_another_node_outlives_one_lost_node_not_several():
+    local = Tier(save_s=1.0, restart_s=2.0, interval_s=30.0)
+    job = plain_job(groups=2, durable=EVERY_100, local=local, local_has_copies=True)
+    one = fleet(job, [lost_node(50, "n0", repair_s=0)], 60).finish()
+    assert gpu_s(one)["lost"] == (50 - 31) * 2 * GPUS
+    assert gpu_s(one)["restart"] == 2 * 2 * GPUS
+    both = fleet(job, [lost_node(50, "n0", "n1", repair_s=0)], 60).finish()
+    assert gpu_s(both)["lost"] == 49 * 2 * GPUS
+
+
 def test_a_node_lost_while_the_job_comes_back_from_a_local_checkpoint_costs_that_as_well():
     local = Tier(save_s=0.0, restart_s=5.0, interval_s=30.0)
     job = plain_job(durable=EVERY_100, local=local)

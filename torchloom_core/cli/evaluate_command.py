@@ -37,6 +37,7 @@ def evaluate(
     false_alarms_per_node_day: Rate = 0.01,
     sensitivity: Annotated[bool, Parameter(show_default=False)] = True,
     sweep: Annotated[str, Parameter(show_default=False)] = "",
+    costs_from: Path | None = None,
     jobs: int = 1,
     backend: Literal["loky", "ray"] = "loky",
     ray_address: str = "",
@@ -87,6 +88,9 @@ def evaluate(
     sweep
         Run the job with a range of spares or standbys, and report how many pay off: spares=0..16,
         spares=0..16:4 in steps of 4, standbys=0..4.
+    costs_from
+        Trajectory of a run with loom.checkpoints: what its saves, detections and restarts cost
+        replaces [costs], and each tier of its checkpoints is an arm.
     jobs
         Number of parallel processes; -1: one per core.
     backend
@@ -106,6 +110,7 @@ def evaluate(
     from torchloom_core.lab.evaluate.evaluation import evaluate as run_evaluation
     from torchloom_core.lab.evaluate.goodput.candidates import Selection
     from torchloom_core.lab.evaluate.goodput.sweep import range_of
+    from torchloom_core.lab.evaluate.measured_costs import measured_costs
     from torchloom_core.lab.evaluate.parallel import Workforce
     from torchloom_core.lab.evaluate.report.page import page_text
     from torchloom_core.lab.evaluate.request import EvaluationRequest, TraceRequest
@@ -129,6 +134,7 @@ def evaluate(
         seeds=seeds,
         vary_costs=sensitivity,
         sweep=range_of(sweep) if sweep else None,
+        measured=measured_costs(costs_from) if costs_from else None,
         workforce=Workforce(jobs=jobs, backend=backend, ray_address=ray_address),
     )
     shown = out or _folder(traces)

@@ -16,9 +16,9 @@ ArmKind = Literal["bound", "baseline", "oracle", "candidate"]
 MEMBERSHIP_POLICY = "membership"
 _MOST_ALERTS = 5
 
-Interval = float | Literal["base", "first", "young", "daly", "never"]
+Interval = float | Literal["base", "first", "young", "daly", "tiers", "never"]
 """Seconds; ``base``: the config's, or Daly's; ``first``: the initial one of a run whose policy sets
-the interval."""
+the interval; ``tiers``: Daly's for the failures that checkpoints in memory do not survive."""
 
 Foresight = Literal["", "no_failures", "random", "always", "oracle", "clairvoyant"]
 """Knowledge of the future that no real policy has."""
@@ -29,8 +29,9 @@ class Arm(msgspec.Struct, frozen=True, kw_only=True):
 
     An absent ``recovery`` is the config's, as are absent ``standbys``: warm groups, or ``all`` that
     standbys and spares allow. Remaining nodes are cold spares, so that every arm pays for the same
-    nodes. On links, ``mode`` is that of a static arm. ``policies`` and ``predictors`` are as in the
-    config; without policies there are no ticks.
+    nodes. A checkpoint costs ``save_s``, the config's if absent, and one in the memory of nodes
+    ``memory_save_s``; 0: there is no such tier. On links, ``mode`` is that of a static arm.
+    ``policies`` and ``predictors`` are as in the config; without policies there are no ticks.
     """
 
     name: str
@@ -40,6 +41,8 @@ class Arm(msgspec.Struct, frozen=True, kw_only=True):
     interval: Interval = "base"
     recovery: Literal["restart", "per_step"] | None = None
     standbys: int | Literal["all"] | None = None
+    save_s: float | None = None
+    memory_save_s: float = 0.0
     foresight: Foresight = ""
     alarms_per_node_day: float = 0.0
     mode: str = ""

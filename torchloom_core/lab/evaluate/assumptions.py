@@ -12,6 +12,7 @@ from torchloom_core.lab.evaluate.goodput.candidates import Forecaster
 from torchloom_core.lab.evaluate.goodput.episode import DAY_NS, span_ns
 from torchloom_core.lab.evaluate.goodput.job import FIRST_INTERVAL_S, INSURANCE_S, STALLS
 from torchloom_core.lab.evaluate.goodput.run import Setting
+from torchloom_core.lab.evaluate.measured_costs import MEMORY
 from torchloom_core.lab.learning.model import Model
 from torchloom_core.lab.trace.bundle.bundle import Bundle
 from torchloom_core.lab.trace.feed.watched import watch
@@ -75,6 +76,14 @@ def of_simulation(setting: Setting, bundle: Bundle, seeds: int) -> Iterator[str]
     """Yield the assumptions of the closed loop."""
     config = setting.config
     yield from _job(config)
+    if setting.measured is not None:
+        yield setting.measured.in_words
+        if MEMORY in setting.measured.tiers:
+            yield (
+                "In arms with checkpoints in memory each node's is in the memory of another one "
+                "too, in another rack: a failure of one node loses none, one of several nodes all "
+                "of them. A restart takes the same time from any tier."
+            )
     yield from _faults(setting, bundle)
     yield from _time(setting, bundle, seeds)
     yield from _loop(config, bundle)

@@ -52,6 +52,10 @@ def evaluate(request: EvaluationRequest, store: Path, progress: Progress) -> Rep
             f"--days: need --mode simulate, was replay with {request.days:g}: replay scores all "
             f"time from --until on"
         )
+    if request.mode == "replay" and request.measured is not None:
+        raise ConfigError(
+            "--costs-from: need --mode simulate, was replay, in which no checkpoint is saved"
+        )
     if len(request.traces) > 1 and request.scores:
         raise ConfigError(
             f"--scores: need the one trace that they belong to, was {len(request.traces)}"
@@ -103,8 +107,10 @@ def _opened(one: TraceRequest) -> Bundle:
 
 
 def _config(request: EvaluationRequest, bundle: Bundle) -> Config:
-    """Return the config with the job of the trace and the requested days."""
+    """Return the config with the job of the trace, the measured costs and the requested days."""
     config = of_trace(request.config, bundle)
+    if request.measured is not None:
+        config = request.measured.applied_to(config)
     if request.days is None:
         return config
     return replace(config, evaluate=replace(config.evaluate, days=request.days))

@@ -108,6 +108,7 @@ def prepare_simulation(on: OnTrace, store: Path) -> Prepared:
         config_path=source,
         horizon_s=_horizon_s(request, ahead_s),
         from_ns=begin_ns(bundle, arms, on.until_ns),
+        measured=request.measured,
     )
     check_days(setting, bundle, is_option=request.days is not None, until_ns=on.until_ns)
     setting.episode(0)
@@ -133,7 +134,9 @@ def prepare_simulation(on: OnTrace, store: Path) -> Prepared:
 def prepare_allreduce(on: OnTrace, job: Allreduce, store: Path) -> Prepared:
     """Prepare to play the arms on the trace's links; TorchloomError if the request is invalid."""
     request, bundle, config, selection = on.request, on.bundle, on.config, on.request.selection
-    refuse_fleet_options(days=request.days, swept=request.sweep)
+    refuse_fleet_options(
+        days=request.days, swept=request.sweep, has_costs=request.measured is not None
+    )
     arms = candidates(selection, config, installed_policies())
     refuse_unread(selection, config, arms)
     source = _source(selection)

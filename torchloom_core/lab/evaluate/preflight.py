@@ -60,7 +60,7 @@ def job_on_links(bundle: Bundle, config: Config) -> Allreduce | None:
     return job
 
 
-def refuse_fleet_options(*, days: float | None, swept: Range | None) -> None:
+def refuse_fleet_options(*, days: float | None, swept: Range | None, has_costs: bool) -> None:
     """Raise ConfigError for options that do not apply to ``[evaluate.allreduce]``."""
     if days is not None:
         raise ConfigError(
@@ -70,6 +70,11 @@ def refuse_fleet_options(*, days: float | None, swept: Range | None) -> None:
     if swept:
         raise ConfigError(
             f"--sweep: need a trace of failures, was one of {LINK_METRIC}, which has no spares"
+        )
+    if has_costs:
+        raise ConfigError(
+            f"--costs-from: need a trace of failures, was one of {LINK_METRIC}, in which no "
+            f"checkpoint is saved"
         )
 
 

@@ -9,6 +9,7 @@ import msgspec
 from torchloom_core.config.schema import Config
 from torchloom_core.lab.evaluate.goodput.candidates import Selection
 from torchloom_core.lab.evaluate.goodput.sweep import Range
+from torchloom_core.lab.evaluate.measured_costs import MeasuredCosts
 from torchloom_core.lab.evaluate.parallel import Workforce
 
 Mode = Literal["replay", "simulate"]
@@ -33,6 +34,7 @@ class EvaluationRequest(msgspec.Struct, frozen=True, kw_only=True):
     must be that long. ``vary_costs`` repeats the runs with other costs; ``sweep`` is a number of
     spares or standbys to vary. A failure must follow a given score or an action within
     ``horizon_s``; absent: the longest horizon of the policies' predictors, a day without any.
+    ``measured`` replaces the costs of the config, and of the traces' jobs.
     """
 
     traces: tuple[TraceRequest, ...]
@@ -47,6 +49,7 @@ class EvaluationRequest(msgspec.Struct, frozen=True, kw_only=True):
     vary_costs: bool = True
     sweep: Range | None = None
     workforce: Workforce = Workforce()
+    measured: MeasuredCosts | None = None
 
 
 Progress = Callable[[str, float, float], None]

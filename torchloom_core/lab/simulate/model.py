@@ -60,6 +60,7 @@ class FleetModel:
         self._run: RestartRun | PerStepRun = run_class(
             job, self._pool, self._gpu_time, self._engine
         )
+        self._has_copies = job.local_has_copies and job.groups * job.nodes_per_group > 1
         self._racks = racks
         self._hits: Iterator[Hit] = dropwhile(lambda hit: hit.ts_ns < start_ns, hits)
         self._next = next(self._hits, None)
@@ -133,7 +134,9 @@ class FleetModel:
         self._engine.record("fault", nodes[0], detail=hit.id, hit=hit)
         if groups:
             self._failures += 1
-            self._run.strike(groups, keeps_local=False, ts_ns=ts_ns)
+            lost = sum(node in group.nodes for group in groups for node in nodes)
+            keeps_local = self._has_copies and lost == 1
+            self._run.strike(groups, keeps_local=keeps_local, ts_ns=ts_ns)
         self._pool.lose(nodes, hit, ts_ns)
         if groups:
             self._run.recover(groups, ts_ns)

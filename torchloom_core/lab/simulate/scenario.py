@@ -32,7 +32,8 @@ class JobSpec:
     """The training job and its costs, in seconds; see ``[evaluate]`` and ``[costs]``.
 
     ``durable`` checkpoints survive anything, ``local`` ones are faster and survive a fault of the
-    job, not the loss of a node. ``migrate_s`` is the pause of the whole run when a standby replaces
+    job, and the loss of a node only if ``local_has_copies``: of one node, as another one has a
+    copy. ``migrate_s`` is the pause of the whole run when a standby replaces
     a group. In ``per_step`` mode the run waits while there are fewer than ``min_groups``, and the
     stalls are those of the other groups when a group joins, leaves in order, or dies, in addition
     to the lost step.
@@ -58,6 +59,7 @@ class JobSpec:
     join_stall_s: float = 0.0
     leave_stall_s: float = 0.0
     kill_stall_s: float = 0.0
+    local_has_copies: bool = False
 
     @property
     def nodes(self) -> int:

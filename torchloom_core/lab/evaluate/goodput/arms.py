@@ -11,11 +11,13 @@ import msgspec
 
 from torchloom_core.config.schema import Evaluate
 from torchloom_core.lab.evaluate.arm import MEMBERSHIP_POLICY, Arm, ArmKind, Foresight
+from torchloom_core.lab.evaluate.measured_costs import DURABLE, MEMORY, MeasuredCosts
 
 HOUR_S = 3600.0
 FORECAST_POLICY = "failure_forecast"
 """The policy that acts on the forecasts of the built-in arms, at the usual prices."""
 INTERVAL_POLICY = "checkpoint_interval"
+ALL_TIERS = "all_tiers"
 
 
 def baselines(installed: Mapping[str, type[Any]], evaluate: Evaluate) -> list[Arm]:
@@ -83,6 +85,49 @@ def baselines(installed: Mapping[str, type[Any]], evaluate: Evaluate) -> list[Ar
     return arms
 
 
+def tier_arms(measured: MeasuredCosts) -> list[Arm]:
+    """Return an arm for each tier whose cost was measured, and one for memory with a durable one.
+
+    The fleet model has two levels: of two durable tiers, the one that saves more often counts.
+    """
+    costs = {name: cost.felt_s for name, cost in measured.tiers.items() if cost.felt_s > 0}
+    memory_s = costs.get(MEMORY, 0.0)
+    durable = [name for name in DURABLE if name in costs]
+    arms = [
+        baseline(
+            name,
+            f"checkpoints in the tier {name} alone, {costs[name]:.3g} s each, at Daly's interval "
+            f"for the actual failure rate",
+            interval="daly",
+            save_s=costs[name],
+        )
+        for name in durable
+    ]
+    if memory_s:
+        arms.insert(
+            0,
+            baseline(
+                MEMORY,
+                f"checkpoints in the memory of two nodes alone, {memory_s:.3g} s each, at Daly's "
+                f"interval for failures of one node; one of several nodes loses all work",
+                interval="never",
+                memory_save_s=memory_s,
+            ),
+        )
+    if memory_s and durable:
+        arms.append(
+            baseline(
+                ALL_TIERS,
+                f"checkpoints in the memory of two nodes and in the tier {durable[0]}, at the "
+                f"two-level optimum for the actual rates of failures of one and of several nodes",
+                interval="tiers",
+                save_s=costs[durable[0]],
+                memory_save_s=memory_s,
+            )
+        )
+    return arms
+
+
 def baseline(name: str, what: str, **fields: Any) -> Arm:
     """Return a baseline; ``fields`` are those of :class:`Arm`."""
     return Arm(name=name, kind="baseline", what=what, **fields)
@@ -132,7 +177,8 @@ def names_taken() -> frozenset[str]:
     """Return the names of the built-in arms."""
     all_installed = dict.fromkeys((INTERVAL_POLICY, MEMBERSHIP_POLICY, FORECAST_POLICY), object)
     arms = baselines(all_installed, Evaluate(recovery="per_step"))
-    return frozenset(arm.name for arm in (*arms, random_alarms(0.0)))
+    tiers = (MEMORY, *DURABLE, ALL_TIERS)
+    return frozenset((*tiers, *(arm.name for arm in (*arms, random_alarms(0.0)))))
 
 
 _STATIC_H = {"static_30min": 0.5, "static_1h": 1.0, "static_3h": 3.0}

@@ -38,7 +38,8 @@ class Episode:
     spares. ``hits`` are the failures of these nodes, in time order; a fault that follows a job
     counts if it was recorded on a node that the simulated job starts on. ``observable_faults`` has
     every fault of the fleet at its ``t_avail``, those known at the start first. ``failures`` counts
-    hits on the nodes that the job starts on, and faults of the job itself.
+    hits on the nodes that the job starts on, and faults of the job itself; ``of_several`` are those
+    of several of these nodes.
     """
 
     bundle: Bundle
@@ -51,6 +52,7 @@ class Episode:
     hits: tuple[Hit, ...]
     observable_faults: tuple[tuple[int, NodeFault], ...]
     failures: int
+    of_several: int
 
     @property
     def job_nodes(self) -> tuple[str, ...]:
@@ -61,6 +63,11 @@ class Episode:
     def wall_s(self) -> float:
         """Length of the run, seconds."""
         return (self.end_ns - self.start_ns) / SECOND_NS
+
+    @property
+    def several_nodes_mtbf_s(self) -> float:
+        """Mean time between the failures that lose several nodes."""
+        return self.wall_s / max(1, self.of_several)
 
     @property
     def mtbf_s(self) -> float:
@@ -142,6 +149,7 @@ def draw(
             (ts_ns, m) for ts_ns, m in fleet_inputs if isinstance(m, NodeFault)
         ),
         failures=sum(hit.strikes(job_nodes) for hit in coming),
+        of_several=sum(len(job_nodes.intersection(hit.nodes)) > 1 for hit in coming),
     )
 
 

@@ -80,8 +80,13 @@ def standbys_of(arm: Arm, evaluate: Evaluate) -> int:
     return evaluate.standbys if arm.standbys is None else arm.standbys
 
 
-def job_spec(arm: Arm, config: Config, mtbf_s: float) -> JobSpec:
-    """Return the job as the arm runs it; TraceError if it needs more standby nodes than exist."""
+def job_spec(
+    arm: Arm, config: Config, mtbf_s: float, several_nodes_mtbf_s: float = math.inf
+) -> JobSpec:
+    """Return the job as the arm runs it; TraceError if it needs more standby nodes than exist.
+
+    The mean times are those between all failures, and between those that lose several nodes.
+    """
     evaluate, costs = config.evaluate, config.costs
     recovery = arm.recovery or evaluate.recovery
     standbys = standbys_of(arm, evaluate)
@@ -91,11 +96,6 @@ def job_spec(arm: Arm, config: Config, mtbf_s: float) -> JobSpec:
             f"arm {arm.name}: need {standbys * evaluate.nodes_per_group} standby nodes, was "
             f"{evaluate.standbys * evaluate.nodes_per_group + evaluate.spares}"
         )
-    local = Tier(
-        save_s=evaluate.local_checkpoint_s,
-        restart_s=evaluate.local_restart_s,
-        interval_s=evaluate.local_interval_s,
-    )
     return JobSpec(
         groups=evaluate.groups,
         nodes_per_group=evaluate.nodes_per_group,
@@ -105,11 +105,12 @@ def job_spec(arm: Arm, config: Config, mtbf_s: float) -> JobSpec:
         recovery=recovery,
         step_s=evaluate.step_s,
         durable=Tier(
-            save_s=costs.checkpoint_s,
+            save_s=_save_s(arm, config),
             restart_s=costs.restart_s,
-            interval_s=_interval_s(arm, config, mtbf_s, recovery),
+            interval_s=_interval_s(arm, config, mtbf_s, several_nodes_mtbf_s),
         ),
-        local=local if evaluate.local_checkpoint_s > 0 else None,
+        local=_local(arm, config, mtbf_s, several_nodes_mtbf_s),
+        local_has_copies=arm.memory_save_s > 0,
         proactive_save_s=evaluate.proactive_checkpoint_s,
         detect_s=costs.detect_s,
         migrate_s=costs.migrate_s,
@@ -124,8 +125,33 @@ def job_spec(arm: Arm, config: Config, mtbf_s: float) -> JobSpec:
     )
 
 
-def _interval_s(arm: Arm, config: Config, mtbf_s: float, recovery: str) -> float:
-    save_s, given_s = config.costs.checkpoint_s, config.evaluate.checkpoint_interval_s
+def _save_s(arm: Arm, config: Config) -> float:
+    return config.costs.checkpoint_s if arm.save_s is None else arm.save_s
+
+
+def _local(arm: Arm, config: Config, mtbf_s: float, several_nodes_mtbf_s: float) -> Tier | None:
+    """Return the checkpoints that are not durable: the arm's in memory, else the config's."""
+    evaluate, save_s = config.evaluate, arm.memory_save_s
+    if save_s:
+        one_node_per_s = 1.0 / mtbf_s - 1.0 / several_nodes_mtbf_s
+        one_node_mtbf_s = 1.0 / one_node_per_s if one_node_per_s > 0 else several_nodes_mtbf_s
+        return Tier(
+            save_s=save_s,
+            restart_s=config.costs.restart_s,
+            interval_s=max(daly_s(save_s=save_s, mtbf_s=one_node_mtbf_s), evaluate.step_s),
+        )
+    if evaluate.local_checkpoint_s <= 0:
+        return None
+    return Tier(
+        save_s=evaluate.local_checkpoint_s,
+        restart_s=evaluate.local_restart_s,
+        interval_s=evaluate.local_interval_s,
+    )
+
+
+def _interval_s(arm: Arm, config: Config, mtbf_s: float, several_nodes_mtbf_s: float) -> float:
+    save_s, given_s = _save_s(arm, config), config.evaluate.checkpoint_interval_s
+    recovery = arm.recovery or config.evaluate.recovery
     match arm.interval:
         case "never":
             return math.inf
@@ -139,6 +165,8 @@ def _interval_s(arm: Arm, config: Config, mtbf_s: float, recovery: str) -> float
             interval_s = young_s(save_s=save_s, mtbf_s=mtbf_s)
         case "base" | "daly":
             interval_s = daly_s(save_s=save_s, mtbf_s=mtbf_s)
+        case "tiers":
+            interval_s = daly_s(save_s=save_s, mtbf_s=several_nodes_mtbf_s)
         case seconds:
             return float(seconds)
     # At least one step: with free checkpoints the optimum would be 0.

@@ -25,6 +25,7 @@ from torchloom_core.lab.evaluate.goodput.oracles import (
     run_clairvoyant,
 )
 from torchloom_core.lab.evaluate.goodput.simulated_fleet import SimulatedFleet, timeline_of
+from torchloom_core.lab.evaluate.measured_costs import MeasuredCosts
 from torchloom_core.lab.evaluate.results import RunResult, TimelineEntry
 from torchloom_core.lab.evaluate.run_cache import key_of
 from torchloom_core.lab.simulate.model import FleetModel
@@ -40,7 +41,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """Settings that all runs of a study share; policies and predictors come from the arms.
 
     Failures of unknown cause are assumed to follow ``unknown``. Runs start from ``from_ns`` on.
-    ``horizon_s`` is the oracle's, and the time within which a move must prove right.
+    ``horizon_s`` is the oracle's, and the time within which a move must prove right. ``measured``
+    has the tiers of checkpoints that have an arm of their own; the config has its costs already.
     """
 
     trace: str
@@ -49,6 +51,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     unknown: Unknown = "component"
     from_ns: int | None = None
     horizon_s: float = 86_400.0
+    measured: MeasuredCosts | None = None
 
     def episode(self, seed: int) -> Episode:
         """Return the episode of a seed; TraceError if the trace is too small for the job."""
@@ -88,7 +91,7 @@ def simulate(setting: Setting, arm: Arm, seed: int) -> RunResult:
 
 def play(setting: Setting, arm: Arm, episode: Episode) -> RunResult:
     """Play one run in a given episode."""
-    job = job_spec(arm, setting.config, episode.mtbf_s)
+    job = job_spec(arm, setting.config, episode.mtbf_s, episode.several_nodes_mtbf_s)
     hits = () if arm.foresight == "no_failures" else episode.hits
     model = FleetModel(
         job,

@@ -14,7 +14,12 @@ from torchloom_core.interface.reserve import Reserve
 from torchloom_core.lab.activation.discovery import installed_policies
 from torchloom_core.lab.evaluate.arm import Arm
 from torchloom_core.lab.evaluate.goodput import compare, sweep
-from torchloom_core.lab.evaluate.goodput.arms import baselines, random_alarms, without_policies
+from torchloom_core.lab.evaluate.goodput.arms import (
+    baselines,
+    random_alarms,
+    tier_arms,
+    without_policies,
+)
 from torchloom_core.lab.evaluate.goodput.compare import Runs
 from torchloom_core.lab.evaluate.goodput.episode import opened
 from torchloom_core.lab.evaluate.goodput.job import (
@@ -61,6 +66,8 @@ def run_study(
     vary. ConfigError if an arm's config is wrong, TraceError if the trace is too small for the job.
     """
     arms = [*_affordable(setting, baselines(installed_policies(), setting.config.evaluate))]
+    if setting.measured is not None and setting.config.evaluate.recovery == "restart":
+        arms += tier_arms(setting.measured)
     arms += candidates
     events = opened(Path(setting.trace)).events()
     unknown = any(event.fatal and event.follows == "unknown" for event in events)
