@@ -14,12 +14,12 @@ from pathlib import Path
 import psutil
 from rich.progress import Progress
 from rich.table import Table
-from torchloom_threadlet.checkpoint.node_store.address import store_folder
 
 from torchloom_core.checkpoints.storage import storage_at
 from torchloom_core.checkpoints.stored import Checkpoint, complete_folders
 from torchloom_core.cli.capability import console
 from torchloom_core.floor.errors import CheckpointError
+from torchloom_threadlet.checkpoint.nodes import memory_folder
 
 TRAINER = str(Path(__file__).with_name("trainer.py"))
 RANKS, DEADLINE_S = 2, 120.0
@@ -82,9 +82,20 @@ class Job:
             for package in PACKAGES.values():
                 for process in beside(trainers[rank].pid, package, self.folder):
                     process.kill()
-            shutil.rmtree(store_folder(self.places[0], node), ignore_errors=True)
+            shutil.rmtree(memory_folder(storage_at(self.places[0]), node), ignore_errors=True)
         else:
             self.end()
+
+    def saves_again(self, name: str, victim: str) -> list[str]:
+        """Return what is wrong if no checkpoint is complete after a process was killed."""
+        storage = storage_at(self.places[0])
+        before = set(complete_folders(storage))
+        end_s = time.monotonic() + DEADLINE_S
+        while not set(complete_folders(storage)) - before:
+            if time.monotonic() > end_s:
+                return [f"{name}: no checkpoint is complete after the {victim} was killed"]
+            time.sleep(0.02)
+        return []
 
     def trainers(self) -> list[psutil.Process]:
         """Return the ranks' processes in order."""
@@ -194,6 +205,7 @@ def main() -> int:
                 job.kill(victim, rank)
                 if victim in PACKAGES:
                     job.wait(name, len(job.journal(name)) + 20)
+                    problems += job.saves_again(name, victim)
                 elif not job.has_ended(30.0):
                     problems.append(f"{name}: did not end after its {victim} was killed")
                 job.end()
@@ -207,7 +219,7 @@ def main() -> int:
     finally:
         job.end()
         for rank in range(RANKS):
-            end_store(store_folder(job.places[0], f"n{rank}"))
+            end_store(memory_folder(storage_at(job.places[0]), f"n{rank}"))
     table = Table("killed", "times", box=None)
     for victim in VICTIMS:
         table.add_row(victim, str(counted[victim]))
@@ -247,7 +259,7 @@ def forget(job: Job) -> None:
         for name in storage.folders():
             storage.remove(name)
     for rank in range(RANKS):
-        end_store(store_folder(job.places[0], f"n{rank}"))
+        end_store(memory_folder(storage_at(job.places[0]), f"n{rank}"))
 
 
 def end_store(folder: Path) -> None:

@@ -39,7 +39,7 @@ def test_each_node_keeps_one_copy_and_none_of_its_rack_where_that_can_be(sizes):
 
 def test_a_copy_goes_to_the_other_node_and_descriptions_to_rank_0s(tmp_path):
     here, copy, home = (LocalFolder(tmp_path / name) for name in ("here", "copy", "home"))
-    memory = NodeMemory(here.path, copy, home, Pace())
+    memory = NodeMemory(here.path, copy, home, Pace(), lambda: None)
     memory.write(f"{FOLDER}/rank-1.bin", [b"weights"])
     memory.write(f"{FOLDER}/rank-1.json", [b"{}"])
     assert sorted(here.files(FOLDER)) == sorted(copy.files(FOLDER)) == ["rank-1.bin", "rank-1.json"]
@@ -51,14 +51,16 @@ def test_a_copy_goes_to_the_other_node_and_descriptions_to_rank_0s(tmp_path):
 def test_the_copy_of_a_manifest_has_all_descriptions_beside_it(tmp_path):
     home, copy = LocalFolder(tmp_path / "home"), LocalFolder(tmp_path / "copy")
     home.write(f"{FOLDER}/rank-1.json", [b"{}"])  # as another node's rank sends it
-    NodeMemory(home.path, copy, None, Pace()).write(f"{FOLDER}/manifest.json", [b"{}"])
+    NodeMemory(home.path, copy, None, Pace(), lambda: None).write(
+        f"{FOLDER}/manifest.json", [b"{}"]
+    )
     assert sorted(copy.files(FOLDER)) == ["manifest.json", "rank-1.json"]
 
 
 def test_a_copy_that_fails_costs_a_line_and_nothing_here(tmp_path):
     broken = LocalFolder(tmp_path / "file")
     broken.path.write_text("")
-    memory = NodeMemory(tmp_path / "here", broken, None, Pace())
+    memory = NodeMemory(tmp_path / "here", broken, None, Pace(), lambda: None)
     memory.write(f"{FOLDER}/rank-0.bin", [b"weights"])
     assert memory.files(FOLDER) == ["rank-0.bin"]
     assert "file" in memory.take_problem()

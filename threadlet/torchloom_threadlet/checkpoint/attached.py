@@ -7,21 +7,19 @@ import signal
 import threading
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 from torchloom_core.checkpoints.storage import LocalFolder, storage_at
 from torchloom_core.floor.errors import CheckpointError
 from torchloom_core.wire.start_phases import RESTORE
 from torchloom_threadlet.checkpoint.checkpointer import Checkpointer
 from torchloom_threadlet.checkpoint.loop import LoopState, TrainingLoop
+from torchloom_threadlet.checkpoint.nodes import Nodes
 from torchloom_threadlet.checkpoint.saving_ranks import SavingRanks
 from torchloom_threadlet.checkpoint.sources import Sources
 from torchloom_threadlet.checkpoint.tiers import INTERVALS, MEMORY, PATH, REMOTE, Tier
 from torchloom_threadlet.checkpoint.writer.orders import TierPlace
 from torchloom_threadlet.trainer.first_batch import mark_first_batch
-
-if TYPE_CHECKING:
-    from torchloom_threadlet.checkpoint.nodes import Nodes
 
 _logger = logging.getLogger(__name__)
 
@@ -81,10 +79,8 @@ def attach_checkpoints(
     loop, ranks, place = TrainingLoop(loom, tuple(parts)), SavingRanks(), os.fspath(path)
     nodes, memory_every_s = None, options.get("memory_every_s", 0.0)
     if memory_every_s > 0:
-        from torchloom_threadlet.checkpoint.nodes import Nodes
-
         placement = worker.identity.placement
-        nodes = Nodes(ranks, placement.node, placement.rack, place)
+        nodes = Nodes(ranks, placement.node, placement.rack, storage_at(place))
         if nodes.problem:
             _logger.warning("no checkpoints in the memory of nodes: %s", nodes.problem)
             nodes = None
@@ -94,7 +90,7 @@ def attach_checkpoints(
             name=MEMORY,
             place=str(nodes.folder),
             keep=1,
-            in_memory=True,
+            host=nodes.host,
             copy=nodes.copy.store if nodes.copy is not None else None,
             home=nodes.home.store if nodes.home.name != nodes.here.name else None,
         )
@@ -122,6 +118,8 @@ def attach_checkpoints(
             ranks,
             loop,
         )
+    if nodes is not None:
+        loop.at_end = nodes.end
     for part in parts:
         mark_first_batch(part, worker.starting)
     for tier in tiers:
@@ -151,7 +149,7 @@ def _refuse_bad(options: Mapping[str, Any]) -> None:
             raise CheckpointError(f"loom.checkpoints: {name}: need >= {least:g}, was {value!r}")
 
 
-def _sources(place: str, remote: str, nodes: "Nodes | None", ranks: SavingRanks) -> Sources:
+def _sources(place: str, remote: str, nodes: Nodes | None, ranks: SavingRanks) -> Sources:
     """Return from where this rank reads checkpoints, and which of them it names to the others."""
     path = storage_at(place)
     kinds, listed = [[path]], [path] if ranks.rank == 0 else []

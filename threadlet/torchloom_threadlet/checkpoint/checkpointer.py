@@ -8,20 +8,17 @@ from typing import Any
 
 from torchloom_core.checkpoints.layout import Folder
 from torchloom_core.floor.errors import CheckpointError
-from torchloom_core.floor.plain_text import plain_line
 from torchloom_threadlet.checkpoint.agreement import Requests, SaveRequests
-from torchloom_threadlet.checkpoint.felt import FeltCosts
-from torchloom_threadlet.checkpoint.full_ones import FullOnes
 from torchloom_threadlet.checkpoint.loop import TrainingLoop
+from torchloom_threadlet.checkpoint.outcomes import Outcomes, number_parts
 from torchloom_threadlet.checkpoint.restore import Restored, restore
 from torchloom_threadlet.checkpoint.saver import Saver
 from torchloom_threadlet.checkpoint.saving_ranks import SavingRanks
 from torchloom_threadlet.checkpoint.sources import Sources
 from torchloom_threadlet.checkpoint.state import TrainingState
-from torchloom_threadlet.checkpoint.tiers import MEMORY, REMOTE, Tier, measurements
-from torchloom_threadlet.checkpoint.writer.orders import Order, Report
+from torchloom_threadlet.checkpoint.tiers import REMOTE, Tier, measurements
+from torchloom_threadlet.checkpoint.writer.orders import Order
 
-_STEP_BITS = 40
 _LOOK_S, _STORING_S = 0.02, 60.0
 
 _logger = logging.getLogger(__name__)
@@ -76,12 +73,11 @@ class Checkpointer:
         self._requests = SaveRequests(ranks.group)
         self._wanted: set[str] = set()
         self._leaves = False
-        self._felt = FeltCosts()
+        self._outcomes = Outcomes(self.tiers, self._saver, loop, ranks.rank, self.rewind)
+        self._full = self._outcomes.full
         self._boundaries = 0
         self._quiet_until = -1
-        self._good = 0
-        self._full = FullOnes()
-        self._has_rewound = self._is_any = False
+        self._has_rewound = False
         self.step, self._restored_folder = -1, ""
         restored = self._restore()
         self._last_step = self.step
@@ -94,13 +90,8 @@ class Checkpointer:
         if restored is not None:
             self._restored_folder = str(restored.folder)
             self.step = self._loop.step = restored.folder.step
-            self._note_any()
+            self._outcomes.note_any()
         return restored
-
-    def _note_any(self) -> None:
-        """Note that there is a complete checkpoint."""
-        self._is_any = True
-        self._loop.may_rewind(self.rewind)
 
     def _begin_generation(self, restored: Restored | None) -> tuple[int, str]:
         """Return the generation of what is saved from now on, and this start's token."""
@@ -147,7 +138,7 @@ class Checkpointer:
             raise CheckpointError(f"{self._sources.path.name}: no complete checkpoint")
         # Another token: what is stored from now on must not meet files of what was given up.
         self._generation, self._token = self._begin_generation(restored)
-        self._last_step, self._good = self.step, 0
+        self._last_step, self._outcomes.good = self.step, 0
         self._quiet_until = self._boundaries + 1 + self._requests.lag
         self._has_rewound = True
 
@@ -179,10 +170,12 @@ class Checkpointer:
         ``is_last``: all ranks leave after this step, so all save now.
         """
         now_s = time.monotonic()
-        self._felt.at_boundary(now_s)
+        self._outcomes.felt.at_boundary(now_s)
         self._boundaries += 1
         for report in self._saver.reports():
-            self._take(report)
+            self._outcomes.take(report)
+        if self._saver.has_lost_writer():
+            self._outcomes.lose()
         if self._saver.is_copied:
             self._finish_copy()
         if self._has_rewound:  # the step that is over belongs to what was given up
@@ -199,9 +192,9 @@ class Checkpointer:
                 return
             is_quiet = self._boundaries <= self._quiet_until  # what was asked before the last save
             if not is_quiet:
-                self._good = max(self._good, agreed.good)
-            if agreed.is_any and not self._is_any:
-                self._note_any()
+                self._outcomes.good = max(self._outcomes.good, agreed.good)
+            if agreed.is_any and not self._outcomes.is_any:
+                self._outcomes.note_any()
             self._full.is_asked = agreed.full
             tiers = {name for name, on in zip(self.tiers, agreed.tiers, strict=True) if on}
             is_last = agreed.leave
@@ -218,7 +211,7 @@ class Checkpointer:
             if is_last:
                 self._finish_copy()
         except Exception as error:  # noqa: BLE001 - training continues
-            self._complain(step, str(error))
+            self._outcomes.complain(step, str(error))
 
     def close(self) -> None:
         """Announce that this rank's loop has ended; the writer stores what is complete."""
@@ -235,8 +228,8 @@ class Checkpointer:
                 for name, tier in self.tiers.items()
             ),
             self._leaves,
-            self._is_any,
-            self._good,
+            self._outcomes.is_any,
+            self._outcomes.good,
             self._full.is_needed,
         )
 
@@ -247,7 +240,7 @@ class Checkpointer:
             if time.monotonic() > end_s or self._saver.is_over:
                 return
             for report in self._saver.reports():
-                self._take(report)
+                self._outcomes.take(report)
             time.sleep(_LOOK_S)
 
     def _let_another_save(self) -> None:
@@ -291,59 +284,15 @@ class Checkpointer:
         )
         for name in tiers:
             self.tiers[name].begin(step, now_s)
-        self._felt.begin(tiers)
+        self._outcomes.felt.begin(tiers)
 
     def _good_folder(self) -> str:
         """Return the newest checkpoint that is known to be complete in the memory of nodes."""
-        if not self._good:
+        if not self._outcomes.good:
             return self._restored_folder
-        generation, step = divmod(self._good, 1 << _STEP_BITS)
-        return str(Folder(generation, step, self._token))
+        return str(Folder(*number_parts(self._outcomes.good), self._token))
 
     def _finish_copy(self) -> None:
         """Wait for the copy under way, and hand it to the writer."""
         if self._saver.is_copying and (why := self._saver.finish()):
-            self._complain(self._last_step, why)
-            for tier in self.tiers.values():
-                if tier.step == self._last_step:
-                    self._end(tier, self._last_step, saved=False)
-
-    def _take(self, report: Report) -> None:
-        """Take note of what the writer reports."""
-        tier, why = self.tiers[report.tier], plain_line(report.detail)
-        fields = {"tier": report.tier, "step": report.step, "seconds": report.seconds}
-        match report.what:
-            case "not_removed":
-                _logger.warning("an old checkpoint is not removed: %s", why)
-            case "not_copied":
-                text = "the checkpoint at step %d has no copy on another node: %s"
-                _logger.warning(text, report.step, why)
-                self._loop.note("checkpoint_not_copied", {**fields, "why": report.detail})
-            case "failed" | "incomplete":
-                self._end(tier, report.step, saved=False)
-                where = "" if len(self.tiers) == 1 else f" in the tier {report.tier}"
-                text = "the checkpoint at step %d is not saved%s: %s"
-                _logger.warning(text, report.step, where, why)
-                self._loop.note("checkpoint_failed", {**fields, "why": report.detail})
-            case "stored" if self._ranks.rank != 0:
-                self._end(tier, report.step, saved=True)
-            case "complete":
-                felt_s = self._end(tier, report.step, saved=True)
-                if report.tier == MEMORY:
-                    self._good = max(self._good, report.generation << _STEP_BITS | report.step)
-                self._note_any()
-                more = {"bytes": report.bytes, "felt_s": felt_s, "blocked_s": self._saver.blocked_s}
-                self._loop.note("checkpoint_saved", fields | more)
-
-    def _end(self, tier: Tier, step: int, *, saved: bool) -> float:
-        """Note the end of a save; return what the run felt of it, seconds."""
-        tier.end(step, saved=saved)
-        self._full.is_needed |= tier.name == REMOTE and not saved
-        felt_s = self._felt.end(tier.name, self._saver.blocked_s, saved=saved)
-        if saved:
-            tier.felt_s = self._felt.usual_s(tier.name)
-        return felt_s
-
-    def _complain(self, step: int, why: str) -> None:
-        _logger.warning("no checkpoint at step %d: %s", step, plain_line(why))
-        self._loop.note("checkpoint_failed", {"step": step, "why": why})
+            self._outcomes.fail(self._last_step, why)

@@ -5,6 +5,7 @@ from typing import Any
 
 from torchloom_threadlet.checkpoint.batches import Position, batches
 from torchloom_threadlet.checkpoint.torchft_state import is_manager
+from torchloom_threadlet.trainer.first_batch import marked
 
 _POSITION = "position"
 
@@ -16,10 +17,13 @@ class TrainingLoop:
     ----------
     position : Position
         Where the loop is in its data.
+    at_end : callable
+        Called when all steps of :meth:`batches` are done.
     """
 
     def __init__(self, loom: Any, parts: tuple[Any, ...]) -> None:
         self.position = Position()
+        self.at_end: Callable[[], None] = lambda: None
         self._loom, self._parts = loom, parts
         self._worker = loom.adapter.worker
         self._iterates = self._can_rewind = False
@@ -56,7 +60,9 @@ class TrainingLoop:
         self._iterates = True
         self._offer_rewind()
         has_state = any(loader is part for part in self._parts)
-        return batches(loader, steps, self.position, lambda: self.step, has_state=has_state)
+        left = batches(loader, steps, self.position, lambda: self.step, has_state=has_state)
+        yield from marked(left, self._worker.starting)
+        self.at_end()
 
     def may_rewind(self, rewind: Callable[[], None]) -> None:
         """Note that there is a checkpoint, to which ``rewind()`` goes back."""

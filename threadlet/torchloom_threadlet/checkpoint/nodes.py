@@ -1,9 +1,11 @@
 """The nodes of the ranks that save together, and which of them keeps another's copy."""
 
+import secrets
 import socket
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 
 import msgspec
 
@@ -13,6 +15,7 @@ from torchloom_threadlet.checkpoint.saving_ranks import SavingRanks
 from torchloom_threadlet.checkpoint.writer.orders import NodeAddress
 from torchloom_threadlet.checkpoint.writer.tier_storage import client_of
 
+_IDENTITY, _LONGEST = ".run/identity", 100
 _LOOPBACK = "127.0.0.1"
 _ANY_OTHER = "192.0.2.1"
 """An address that no host has; nothing is sent to it, the route to it is looked up."""
@@ -44,6 +47,8 @@ class Nodes:
     ----------
     folder : Path
         Of this node's memory.
+    host : str
+        The address by which other nodes reach it.
     here, home : Node
         This rank's node, and rank 0's.
     copy : Node or None
@@ -54,14 +59,19 @@ class Nodes:
         Why the memory of a node cannot be used, so that no rank uses any; or "".
     """
 
-    def __init__(self, ranks: SavingRanks, node: str, rack: str, place: str) -> None:
-        host = _address(len(set(ranks.gather(socket.gethostname()))) > 1)
-        self.folder = store_folder(place, node)
-        store, problem = None, ""
+    def __init__(self, ranks: SavingRanks, node: str, rack: str, path: Storage) -> None:
+        self.host = _address(len(set(ranks.gather(socket.gethostname()))) > 1)
+        store, problem, identity = None, "", ""
         try:
-            store = NodeAddress(node=node, address=start_store(self.folder, host).text())
+            identity = identity_of(path) if ranks.rank == 0 else ""
         except OSError as error:
-            problem = str(error)
+            problem = f"{path.name}: {error.strerror or error}"
+        self.folder = store_folder(ranks.first(identity), node)
+        if not problem:
+            try:
+                store = NodeAddress(node=node, address=start_store(self.folder, self.host).text())
+            except OSError as error:
+                problem = str(error)
         self.here = Node(name=node, rack=rack, store=store, problem=problem)
         texts = ranks.gather(msgspec.json.encode(self.here).decode())
         of_ranks = [msgspec.json.decode(text, type=Node) for text in texts]
@@ -70,6 +80,12 @@ class Nodes:
         self.all = tuple({one.name: one for one in of_ranks}.values())
         self.copy = copy_of(self.all, node)
         self.is_first_here = [one.name for one in of_ranks].index(node) == ranks.rank
+
+    def end(self) -> None:
+        """Free this node's memory once its trainers have ended: the run is over."""
+        if self.is_first_here and self.here.store is not None:
+            with suppress(OSError):
+                client_of(self.here.store).end()
 
     def others(self) -> list[Storage]:
         """Return the memory of the other nodes: first that of rank 0's, and of its copy."""
@@ -81,6 +97,25 @@ class Nodes:
             for node in order
             if node.store is not None and node.name != self.here.name
         ]
+
+
+def identity_of(path: Storage) -> str:
+    """Return what tells a run's memory from that of an earlier one with the same path.
+
+    It is a file in the path, so that a run whose path was removed does not go on from memory.
+    """
+    try:
+        with path.open(_IDENTITY) as file:
+            return file.read(_LONGEST).decode(errors="replace")
+    except FileNotFoundError:
+        identity = secrets.token_hex(8)
+        path.write(_IDENTITY, [identity.encode()])
+        return identity
+
+
+def memory_folder(path: Storage, node: str) -> Path:
+    """Return the folder of a node's memory for the run that saves at a path."""
+    return store_folder(identity_of(path), node)
 
 
 def copy_of(nodes: Sequence[Node], name: str) -> Node | None:

@@ -75,6 +75,13 @@ class Saver:
         """Whether a copy is complete, and can be handed over without a wait."""
         return self._copy is not None and self._copy.is_over
 
+    def has_lost_writer(self) -> bool:
+        """Return whether the writer has ended, and what it had to store is lost."""
+        if self._link is None or not self._link.is_over or self.is_copying:
+            return False
+        self._busy = {}
+        return True
+
     def limit(self, bytes_per_s: float) -> None:
         """Limit what the writer sends to other nodes and object stores; 0: no limit."""
         self._limit = Limit(bytes_per_s=bytes_per_s)

@@ -1,6 +1,6 @@
 """Checkpoints in the memory of nodes: this one's, with a copy of each file on another."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -29,11 +29,19 @@ class NodeMemory:
         rank 0 sees which ranks have saved.
     pace : Pace
         The limit of what is sent.
+    serve : callable
+        Starts the store that serves this folder to other nodes, if it does not run.
     """
 
     def __init__(
-        self, folder: Path, copy: Storage | None, home: Storage | None, pace: Pace
+        self,
+        folder: Path,
+        copy: Storage | None,
+        home: Storage | None,
+        pace: Pace,
+        serve: Callable[[], object],
     ) -> None:
+        self._serve = serve
         self._own = LocalFolder(folder)
         self._copy, self._home, self._pace = copy, home, pace
         self._problem = ""
@@ -53,8 +61,13 @@ class NodeMemory:
 
     def write(self, name: str, parts: Iterable[bytes | memoryview]) -> None:
         """Write a file here, then to the other nodes."""
-        self._own.write(name, parts)
         folder, _, file = name.partition("/")
+        if is_tensors_file(file):
+            try:
+                self._serve()
+            except OSError as error:
+                self._problem = str(error)
+        self._own.write(name, parts)
         if self._home is not None and not is_tensors_file(file):
             self._send(self._home, name)
         if self._copy is None:

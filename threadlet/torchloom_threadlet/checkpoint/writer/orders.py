@@ -26,8 +26,8 @@ class TierPlace(msgspec.Struct, kw_only=True, frozen=True):
         Complete checkpoints that stay; 0: all.
     keep_every_s : float
         Besides, the first of each such span of time stays, seconds; 0: none.
-    in_memory : bool
-        Whether the folder is of this node's memory.
+    host : str
+        Where the folder is of this node's memory, the address by which other nodes reach it.
     is_small : bool
         Whether checkpoints that have a base are encoded small.
     copy, home : NodeAddress, optional
@@ -39,10 +39,15 @@ class TierPlace(msgspec.Struct, kw_only=True, frozen=True):
     place: str
     keep: int
     keep_every_s: float = 0.0
-    in_memory: bool = False
+    host: str = ""
     is_small: bool = False
     copy: NodeAddress | None = None
     home: NodeAddress | None = None
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether it is the memory of nodes."""
+        return bool(self.host)
 
 
 class Begin(msgspec.Struct, kw_only=True, frozen=True, tag="begin"):

@@ -3,6 +3,8 @@
 from pathlib import Path
 
 from torchloom_core.checkpoints.storage import Storage, storage_at
+from torchloom_threadlet.checkpoint.node_store.address import StoreAddress, start_store
+from torchloom_threadlet.checkpoint.node_store.client import StoreClient
 from torchloom_threadlet.checkpoint.writer.node_memory import NodeMemory
 from torchloom_threadlet.checkpoint.writer.orders import NodeAddress, TierPlace
 from torchloom_threadlet.checkpoint.writer.pace import Pace
@@ -13,12 +15,10 @@ def storage_of(tier: TierPlace, pace: Pace) -> Storage:
     if not tier.in_memory:
         return storage_at(tier.place)
     copy, home = (client_of(node) if node is not None else None for node in (tier.copy, tier.home))
-    return NodeMemory(Path(tier.place), copy, home, pace)
+    folder = Path(tier.place)
+    return NodeMemory(folder, copy, home, pace, lambda: start_store(folder, tier.host))
 
 
-def client_of(node: NodeAddress) -> Storage:
+def client_of(node: NodeAddress) -> StoreClient:
     """Return the store of a node's memory."""
-    from torchloom_threadlet.checkpoint.node_store.address import StoreAddress
-    from torchloom_threadlet.checkpoint.node_store.client import StoreClient
-
     return StoreClient(StoreAddress.parse(node.address), f"the memory of {node.node}")
