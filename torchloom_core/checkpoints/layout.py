@@ -9,6 +9,7 @@ The folder of a small checkpoint ends in ``.small``: its tensors are encoded, as
 :mod:`torchloom_core.checkpoints.small` says, some as differences to those of its *base*.
 """
 
+import hashlib
 import re
 from typing import Any, NamedTuple
 
@@ -90,6 +91,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     Of two checkpoints the one with the larger generation is newer, of equal ones that with the
     larger step, whatever the clock says: a run that goes back begins a generation.
     ``base``: the folder of the checkpoint to which a small one has differences; "" for any other.
+    ``sha256``: of its JSON with "" here.
     """
 
     format: Count = FORMAT
@@ -99,11 +101,19 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     saved_ns: Stamp
     base: str = ""
     shards: tuple[ShardFile, ...]
+    sha256: str = ""
 
     @property
     def bytes(self) -> int:
         """The bytes of all tensors."""
         return sum(shard.bytes for shard in self.shards)
+
+
+def manifest_json(manifest: Manifest) -> bytes:
+    """Return the content of a manifest's file, with its digest."""
+    content = msgspec.json.encode(msgspec.structs.replace(manifest, sha256=""))
+    digest = hashlib.sha256(content).hexdigest()
+    return msgspec.json.encode(msgspec.structs.replace(manifest, sha256=digest))
 
 
 class Folder(NamedTuple):

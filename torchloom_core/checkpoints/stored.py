@@ -14,6 +14,7 @@ from torchloom_core.checkpoints.layout import (
     Manifest,
     Piece,
     Shard,
+    manifest_json,
     read_folder,
     shard_file,
     tensors_file,
@@ -32,9 +33,11 @@ def complete_folders(storage: Storage) -> list[Folder]:
 
 def read_manifest(storage: Storage, folder: str) -> Manifest:
     """Return the manifest of a checkpoint; CheckpointError if it cannot be used."""
-    found: Manifest = _decoded(storage, folder, MANIFEST, Manifest)[0]
+    found, data = _decoded(storage, folder, MANIFEST, Manifest)
     if found.format > FORMAT:
         raise _fault(storage, folder, MANIFEST, f"need format <= {FORMAT}, was {found.format}")
+    if data != manifest_json(found):
+        raise _fault(storage, folder, MANIFEST, "its sha256 is not that of its content")
     return found
 
 

@@ -15,6 +15,7 @@ from torchloom_core.checkpoints.layout import (
     Piece,
     Shard,
     ShardFile,
+    manifest_json,
     read_folder,
     shard_file,
     tensors_file,
@@ -118,7 +119,7 @@ def complete(storage: Storage, part: Part, is_awaited: Callable[[], bool]) -> st
         base=part.base,
         shards=tuple(_shard(storage, part.folder, rank) for rank in range(order.ranks)),
     )
-    storage.write(f"{part.folder}/{MANIFEST}", [msgspec.json.encode(manifest)])
+    storage.write(f"{part.folder}/{MANIFEST}", [manifest_json(manifest)])
     return ""
 
 
