@@ -83,8 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for arm, outcomes in arms.items():
         ratio = max(outcome.ratio for outcome in outcomes)
         changes = {at: summary(outcomes, at) for at in marks}
-        seeds_more = [outcome.more for outcome in outcomes]
-        rows.append({"arm": arm, "ratio": ratio, "changes": changes, "of_seeds": seeds_more})
+        rows.append({"arm": arm, "ratio": ratio, "changes": changes})
         cells = ["{mean:+.5f} ± {half:.5f}; {worst:+.5f}".format(**of) for of in changes.values()]
         table.add_row(arm, f"{ratio:.3f}", *cells)
     Console().print(table)
