@@ -47,9 +47,8 @@ class StoreClient:
         return list(self._ask(Request(do="files", name=folder)).names)
 
     def open(self, name: str) -> BinaryIO:
-        """Open a file to read; parts of it are fetched as they are read."""
-        size = self._ask(Request(do="read", name=name)).size
-        return cast(BinaryIO, _Opened(self, name, size))
+        """Open a file to read: parts of it are fetched as they are read; it may be missing."""
+        return cast(BinaryIO, _Opened(self, name))
 
     def write(self, name: str, parts: Iterable[bytes | memoryview]) -> None:
         """Write a file: it is there whole afterwards, or not at all."""
@@ -75,6 +74,10 @@ class StoreClient:
     def end(self) -> None:
         """Have the store end once its trainers have."""
         self._ask(Request(do="end"))
+
+    def size(self, name: str) -> int:
+        """Return the bytes of a file."""
+        return self._ask(Request(do="read", name=name)).size
 
     def fetch(self, name: str, at: int, view: memoryview) -> int:
         """Receive bytes of a file from a place on straight into a view; return how many.
@@ -165,10 +168,10 @@ def _error(reply: Reply) -> OSError:
 
 
 class _Opened(io.RawIOBase):
-    """A file of a store."""
+    """A file of a store; its size is asked only where it is needed."""
 
-    def __init__(self, client: StoreClient, name: str, size: int) -> None:
-        self._client, self._name, self._size = client, name, size
+    def __init__(self, client: StoreClient, name: str) -> None:
+        self._client, self._name = client, name
         self._at = 0
 
     def readable(self) -> bool:
@@ -178,8 +181,11 @@ class _Opened(io.RawIOBase):
         return True
 
     def seek(self, at: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        self._at = max(0, base + at)
+        if whence == io.SEEK_CUR:
+            at += self._at
+        elif whence == io.SEEK_END:
+            at += self._client.size(self._name)
+        self._at = max(0, at)
         return self._at
 
     def tell(self) -> int:
@@ -192,6 +198,6 @@ class _Opened(io.RawIOBase):
         return count
 
     def readall(self) -> bytes:
-        data = bytearray(max(0, self._size - self._at))
+        data = bytearray(max(0, self._client.size(self._name) - self._at))
         count = self.readinto(data)
         return bytes(data[:count])
