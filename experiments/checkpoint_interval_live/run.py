@@ -1,0 +1,379 @@
+"""Kill real trainers at random, and compare the chosen checkpoint interval with fixed ones.
+
+``python experiments/checkpoint_interval_live/run.py``: a trainer with ``loom.checkpoints`` beside a
+real Weaver is killed with -9 after the same exponential times in every arm, and started again. One
+arm begins with a bad interval, which the policy ``checkpoint_interval`` may change; the others keep
+theirs. Time is scaled: a failure every half a minute, a save of some milliseconds.
+"""
+
+import argparse
+import asyncio
+import json
+import math
+import os
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import TypeVar
+
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from experiments.bench.machine import describe
+from experiments.many_workers.run import Weaver
+from torchloom_core.lab.evaluate.measured_costs import SAVED
+from torchloom_core.live.trajectory.layout import run_folder
+from torchloom_core.live.trajectory.reader import read_epochs
+from torchloom_core.wire.messages import Note
+
+HERE = Path(__file__).parent
+CHOSEN = "chosen"
+NEVER_S = 100_000.0
+STEP_S = 0.02
+OVERHEAD, NEAR = 0.035, 0.9
+"""What the chosen interval must hold: its overhead at most, its goodput relative to the best."""
+DEADLINE_S = 120.0
+
+CONFIG = """
+[weaver]
+state_dir = "state"
+tick_s = 0.5
+[costs]
+detect_s = 0.5
+restart_s = 5.0
+checkpoint_s = 0.1
+[arbiter]
+cooldown_s = 1.0
+"""
+POLICY = """
+[policies.checkpoint_interval]
+incident_s = 0.5
+prior_failures_per_node_day = 864.0
+period_s = 60.0
+"""
+"""Before any failure it assumes one in 100 s."""
+
+T = TypeVar("T")
+
+console = Console(width=None if sys.stdout.isatty() else 110)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """How much is played: seconds between failures, failures, seeds, intervals in seconds."""
+
+    mtbf_s: float = 25.0
+    failures: int = 5
+    seeds: int = 2
+    intervals: tuple[float, ...] = (1.0, 2.5, 6.0, 15.0)
+    first_s: float = 20.0
+    state_mb: float = 60.0
+
+
+QUICK = Scale(mtbf_s=12.0, failures=2, seeds=1, intervals=(1.0, 6.0))
+
+
+@dataclass
+class Played:
+    """One run: steps that count, seconds, the intervals that applied, and what saves cost."""
+
+    arm: str
+    seed: int
+    steps: int
+    wall_s: float
+    trained_s: float
+    step_s: float
+    intervals: list[float]
+    felt_s: list[float]
+
+    @property
+    def goodput(self) -> float:
+        """Useful time as a share of all."""
+        return self.steps * self.step_s / self.wall_s
+
+    @property
+    def overhead(self) -> float:
+        """What the run felt of its saves, as a share of the time in which it trained."""
+        return sum(self.felt_s) / self.trained_s
+
+
+class Run:
+    """A trainer beside a Weaver, in a folder of its own."""
+
+    def __init__(self, folder: Path, scale: Scale, every_s: float, policy: str) -> None:
+        folder.mkdir(parents=True)
+        self.folder, self._scale, self._every_s = folder, scale, every_s
+        self._weaver = Weaver(folder)
+        (folder / "torchloom.toml").write_text(CONFIG + policy)
+        asyncio.run(self._weaver.start())
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def steps(self) -> list[tuple[int, float, float]]:
+        """Return the steps so far, with the time of each and the interval in force."""
+        path = self.folder / "steps"
+        lines = path.read_text().split("\n")[:-1] if path.exists() else []
+        return [(int(step), float(at), float(s)) for step, at, s in map(str.split, lines)]
+
+    def start(self) -> float:
+        """Start the trainer; return the time of its first step."""
+        words = [str(self.folder), "--every-s", str(self._every_s), "--step-s", str(STEP_S)]
+        words += ["--state-mb", str(self._scale.state_mb)]
+        before = len(self.steps())
+        join = {"TORCHLOOM_JOIN": str(self.folder / "state" / "join.json"), "OMP_NUM_THREADS": "1"}
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, str(HERE / "trainer.py"), *words],
+                env=os.environ | join,
+                cwd=self.folder,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        until_s = time.monotonic() + DEADLINE_S
+        while len(self.steps()) == before:
+            if time.monotonic() > until_s or self._process.poll() is not None:
+                raise RuntimeError((self.folder / "log").read_text()[-3000:])
+            time.sleep(0.02)
+        return self.steps()[before][1]
+
+    def kill(self) -> float:
+        """Kill the trainer with -9; return when."""
+        assert self._process is not None
+        at_s = time.monotonic()
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait()
+        return at_s
+
+    def end(self) -> None:
+        """End the Weaver."""
+        if self._process is not None and self._process.poll() is None:
+            self.kill()
+        self._weaver.end()
+
+    def felt_s(self) -> list[float]:
+        """Return what each save cost, by the Weaver's record."""
+        return [
+            max(float(note.fields[name]) for name in ("felt_s", "blocked_s"))
+            for record in read_epochs(run_folder(self.folder / "state", "run"))
+            for recorded in record.inputs()
+            if isinstance(note := recorded.message, Note) and note.kind == SAVED
+        ]
+
+
+def uptimes_s(scale: Scale, seed: int) -> list[float]:
+    """Return how long the trainer trains before each failure, exponential with the same mean.
+
+    One from each of as many equally likely ranges, so that seeds differ less than chance.
+    """
+    drawn = random.Random(seed)
+    count = scale.failures
+    times = [
+        -scale.mtbf_s * math.log1p(-(number + drawn.random()) / count) for number in range(count)
+    ]
+    drawn.shuffle(times)
+    return times
+
+
+def play(folder: Path, scale: Scale, arm: str, every_s: float, seed: int, step_s: float) -> Played:
+    """Play one arm with one seed; ``step_s`` is the undisturbed time of a step."""
+    run = Run(folder, scale, every_s, POLICY if arm == CHOSEN else "")
+    try:
+        begun_s, trained_s = 0.0, 0.0
+        for uptime_s in uptimes_s(scale, seed):
+            first_s = run.start()
+            begun_s = begun_s or first_s
+            time.sleep(max(0.0, first_s + uptime_s - time.monotonic()))
+            killed_s = run.kill()
+            trained_s += killed_s - first_s
+        steps = run.steps()
+    finally:
+        run.end()
+    intervals = [every_s]
+    intervals += [new for (*_, old), (*_, new) in pairwise(steps) if new != old]
+    return Played(
+        arm=arm,
+        seed=seed,
+        steps=steps[-1][0] - steps[0][0],
+        wall_s=killed_s - begun_s,
+        trained_s=trained_s,
+        step_s=step_s,
+        intervals=intervals,
+        felt_s=run.felt_s(),
+    )
+
+
+def undisturbed_step_s(folder: Path, scale: Scale, seconds: float) -> float:
+    """Return the mean time of a step where nothing is saved."""
+    run = Run(folder, scale, NEVER_S, "")
+    try:
+        run.start()
+        time.sleep(seconds)
+        run.kill()
+    finally:
+        run.end()
+    times = [at_s for _, at_s, _ in run.steps()]
+    times = times[len(times) // 4 :]
+    return (times[-1] - times[0]) / (len(times) - 1)
+
+
+def side_by_side(tasks: Sequence[Callable[[], T]]) -> list[T]:
+    """Return the results of these, each in a thread of its own."""
+    with ThreadPoolExecutor(len(tasks)) as pool:
+        return list(pool.map(lambda task: task(), tasks))
+
+
+def observed(scale: Scale, folder: Path, progress: Progress) -> list[Played]:
+    """Play all arms one after the other, the seeds of each side by side."""
+    arms = {f"{every_s:g} s": every_s for every_s in scale.intervals} | {CHOSEN: scale.first_s}
+    task = progress.add_task("undisturbed", total=len(arms) + 1)
+    seconds = min(20.0, scale.mtbf_s)
+    steps_s = side_by_side(
+        [
+            partial(undisturbed_step_s, folder / f"undisturbed-{seed}", scale, seconds)
+            for seed in range(scale.seeds)
+        ]
+    )
+    played: list[Played] = []
+    for arm, every_s in arms.items():
+        progress.update(task, advance=1, description=arm)
+        played += side_by_side(
+            [
+                partial(
+                    play,
+                    folder / f"{every_s:g}-{arm == CHOSEN}-{seed}",
+                    scale,
+                    arm,
+                    every_s,
+                    seed,
+                    step_s,
+                )
+                for seed, step_s in enumerate(steps_s)
+            ]
+        )
+    progress.update(task, advance=1)
+    return played
+
+
+def by_arm(played: Sequence[Played]) -> dict[str, list[Played]]:
+    """Return the runs of each arm, in the order of the seeds."""
+    found: dict[str, list[Played]] = {}
+    for one in played:
+        found.setdefault(one.arm, []).append(one)
+    return found
+
+
+def goodput(runs: Sequence[Played]) -> float:
+    """Return the mean over seeds."""
+    return statistics.mean(run.goodput for run in runs)
+
+
+def verdicts(played: Sequence[Played]) -> dict[str, bool]:
+    """Return what must hold, in words, and whether it does."""
+    arms = by_arm(played)
+    chosen = arms.pop(CHOSEN)
+    best = max(arms, key=lambda arm: goodput(arms[arm]))
+    ratios = [own.goodput / its.goodput for own, its in zip(chosen, arms[best], strict=True)]
+    overhead = statistics.mean(run.overhead for run in chosen)
+    return {
+        f"goodput relative to the best of the sweep, {best}: {statistics.mean(ratios):.3f} "
+        f"[{min(ratios):.3f}, {max(ratios):.3f}] over {len(ratios)} seeds, need {NEAR:g}": (
+            statistics.mean(ratios) >= NEAR
+        ),
+        f"overhead at the chosen interval: {overhead:.2%}, need at most {OVERHEAD:.1%}": (
+            overhead <= OVERHEAD
+        ),
+    }
+
+
+def shown(played: Sequence[Played]) -> Table:
+    """Return the arms as a table."""
+    table = Table(title="Goodput by checkpoint interval")
+    table.add_column("interval")
+    for name in (
+        "goodput",
+        "of each seed",
+        "a save costs, ms",
+        "saves",
+        "overhead",
+        "intervals, s",
+    ):
+        table.add_column(name, justify="right")
+    for arm, runs in by_arm(played).items():
+        felt_s = [one for run in runs for one in run.felt_s]
+        table.add_row(
+            arm,
+            f"{goodput(runs):.3f}",
+            " ".join(f"{run.goodput:.3f}" for run in runs),
+            f"{1e3 * statistics.median(felt_s):.0f}" if felt_s else "",
+            str(len(felt_s)),
+            f"{statistics.mean(run.overhead for run in runs):.2%}",
+            "; ".join(" ".join(f"{s:g}" for s in run.intervals) for run in runs if arm == CHOSEN),
+        )
+    return table
+
+
+def plot(played: Sequence[Played], path: Path) -> None:
+    """Draw goodput over the interval, a point a run; the chosen one is at its last interval."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
+    for arm, runs in by_arm(played).items():
+        style = "C1*" if arm == CHOSEN else "C0o"
+        axes.plot([run.intervals[-1] for run in runs], [run.goodput for run in runs], style, ms=9)
+    fixed = [runs for arm, runs in by_arm(played).items() if arm != CHOSEN]
+    axes.plot([runs[0].intervals[0] for runs in fixed], [goodput(runs) for runs in fixed], "C0-",
+              label="fixed interval, mean")  # fmt: skip
+    axes.plot([], [], "C1*", ms=9, label="set by checkpoint_interval, at its last interval")
+    axes.set_xscale("log")
+    axes.set_xlabel("checkpoint interval, s")
+    axes.set_ylabel("goodput")
+    axes.set_ylim(bottom=0)
+    axes.legend()
+    figure.savefig(path, dpi=120)
+
+
+def main() -> int:
+    """Play, print the table, write results and plot; status 1 if something does not hold."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--quick", action="store_true", help="one seed, two failures, two intervals"
+    )
+    parser.add_argument("--out", type=Path, default=HERE)
+    options = parser.parse_args()
+    scale = QUICK if options.quick else Scale()
+    machine, began_s = describe(), time.monotonic()
+    with tempfile.TemporaryDirectory() as folder, Progress(console=console) as progress:
+        played = observed(scale, Path(folder), progress)
+    console.print(shown(played))
+    found = verdicts(played)
+    for what, holds in found.items():
+        console.print(f"{'holds' if holds else 'DOES NOT HOLD'}: {what}", markup=False)
+    console.print(f"{time.monotonic() - began_s:.0f} s")
+    results = {
+        "machine": machine,
+        "scale": asdict(scale),
+        "runs": [asdict(one) for one in played],
+        "verdicts": found,
+    }
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / "results.json").write_text(json.dumps(results, indent=1) + "\n")
+    plot(played, options.out / "goodput.png")
+    return 0 if options.quick or all(found.values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
