@@ -18,10 +18,12 @@ import pytest
 
 from torchloom_core.checkpoints.storage import LocalFolder
 from torchloom_core.testing import StorageContract
+from torchloom_threadlet.checkpoint.node_store import address as address_module
 from torchloom_threadlet.checkpoint.node_store import client as client_module
 from torchloom_threadlet.checkpoint.node_store import room, serving
 from torchloom_threadlet.checkpoint.node_store.address import (
     StoreAddress,
+    free_left_overs,
     read_record,
     start_store,
     store_folder,
@@ -283,6 +285,21 @@ def test_a_store_that_does_not_answer_is_not_asked_for_a_while(monkeypatch):
         silent.setblocking(False)
         with pytest.raises(BlockingIOError):
             silent.accept()
+
+
+def test_what_a_killed_store_left_is_freed_and_what_may_be_needed_is_not(tmp_path):
+    names = [store_folder("run-7", f"n{number}").name for number in range(4)]
+    old, recent, with_trainer, of_others = folders = [
+        tmp_path / name for name in [*names[:3], "other-" + names[3]]
+    ]
+    for folder in folders:
+        LocalFolder(folder).write(FILE, [b"weights"])
+        (folder / ".starting").touch()
+    (with_trainer / address_module._mark(os.getpid())).touch()
+    for folder in (old, with_trainer, of_others):
+        os.utime(folder, (1.0, 1.0))
+    free_left_overs(tmp_path, 1800.0)
+    assert sorted(tmp_path.iterdir()) == sorted([recent, with_trainer, of_others])
 
 
 # The process

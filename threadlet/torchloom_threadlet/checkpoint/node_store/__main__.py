@@ -22,6 +22,7 @@ from torchloom_threadlet.checkpoint.node_store.address import (
     STARTED,
     STORE_FILE,
     StoreRecord,
+    free_left_overs,
     held,
     living_trainers,
     read_record,
@@ -69,6 +70,7 @@ class NodeStore:
         threading.stack_size(_STACK_BYTES)
         threading.Thread(target=self._accept, daemon=True).start()
         try:
+            free_left_overs(self._folder.parent, self._linger_s)
             while self._is_mine() and not (self._is_over() and self._has_freed()):
                 time.sleep(_LOOK_S)
         except SystemExit:

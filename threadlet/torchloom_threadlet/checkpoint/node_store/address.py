@@ -3,6 +3,7 @@
 import fcntl
 import hashlib
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Iterator
@@ -61,7 +62,7 @@ def store_folder(run: str, node: str) -> Path:
     """Return the folder of a node's memory for a run, which its place names."""
     memory = _MEMORY if _MEMORY.is_dir() else Path(tempfile.gettempdir())
     digest = hashlib.sha256(f"{run}\0{node}".encode()).hexdigest()[:16]
-    return memory / f"torchloom-store-{os.getuid()}-{digest}"
+    return memory / f"{_of_user()}{digest}"
 
 
 def start_store(folder: Path, host: str, linger_s: float = LINGER_S) -> StoreAddress:
@@ -99,6 +100,17 @@ def living_trainers(folder: Path) -> set[str]:
         else:
             path.unlink(missing_ok=True)
     return living
+
+
+def free_left_overs(memory: Path, linger_s: float) -> None:
+    """Free the folders of this user's stores that were killed, and had no trainer for so long."""
+    for folder in memory.glob(f"{_of_user()}*"):
+        with suppress(OSError), held(folder, 0.0):
+            is_old = time.time() - folder.stat().st_mtime > linger_s
+            record = read_record(folder)
+            is_served = record is not None and _runs(record.pid)
+            if is_old and not is_served and not living_trainers(folder):
+                shutil.rmtree(folder)
 
 
 @contextmanager
@@ -149,6 +161,11 @@ def _start(folder: Path, host: str, linger_s: float) -> None:
         process.stdout.close()
     if answer != STARTED:
         raise OSError(f"{folder}: the store of this node's memory: {reason}")
+
+
+def _of_user() -> str:
+    """Return how the names of this user's folders begin."""
+    return f"torchloom-store-{os.getuid()}-"
 
 
 def _mark(pid: int) -> str:
