@@ -4,11 +4,18 @@ import statistics
 
 import pytest
 
-from experiments.checkpoint_interval_live.run import CHOSEN, Played, Scale, uptimes_s, verdicts
+from experiments.checkpoint_interval_live.run import (
+    CHOSEN,
+    Played,
+    Scale,
+    uptimes_s,
+    verdicts,
+    with_equal_restarts,
+)
 
 
 def run(arm, seed, steps, felt_s):
-    times = {"wall_s": 100.0, "trained_s": 80.0, "step_s": 0.1}
+    times = {"restarts_s": 20.0 + seed, "trained_s": 80.0, "step_s": 0.1}
     return Played(arm, seed, steps, **times, intervals=[1.0], felt_s=[felt_s])
 
 
@@ -20,6 +27,8 @@ def test_the_chosen_interval_is_compared_with_the_best_of_the_sweep(steps, felt_
     played = [run("1 s", seed, 600, 9.0) for seed in range(2)]
     played += [run("3 s", seed, 800 + 20 * seed, 5.0) for seed in range(2)]
     played += [run(CHOSEN, seed, steps, felt_s) for seed in range(2)]
+    played = with_equal_restarts(played)
+    assert {one.wall_s for one in played} == {100.5}
     found = verdicts(played)
     assert [*found.values()] == holds
     assert "best of the sweep, 3 s" in next(iter(found))
