@@ -26,6 +26,9 @@ from torchloom_core.wire.codec import UNREADABLE
 from torchloom_core.wire.limits import MAX_COUNT, MetricName, Name
 
 _EVERY_S = 0.5
+_TIERS_EVERY_S = 1.0
+"""How often what a failure would lose is sent, seconds."""
+
 PATIENCE_S = 30.0
 """How long one message may wait for a browser that does not take it, seconds."""
 
@@ -77,6 +80,9 @@ class Browser:
         self._landscape = LandscapeNews()
         self._preview_version = 0
         self._recoveries_version = 0
+        self._tiers: list[dict[str, Any]] = []
+        self._checkpoints_version = 0
+        self._tiers_s = 0.0
 
     async def serve(self) -> None:
         """Send until the browser leaves, or takes no data."""
@@ -165,6 +171,7 @@ class Browser:
         if state.recoveries.version != self._recoveries_version:
             self._recoveries_version = state.recoveries.version
             yield {"recoveries": state.recoveries.rows}
+        yield from self._checkpoints_now(now_s)
         points = {name: self._points_of(name) for name in self._selection.series[:_MOST_SHOWN]}
         series = {name: point.tolist() for name, point in points.items() if len(point)}
         if series:
@@ -207,6 +214,18 @@ class Browser:
         if state.status is not None:
             run["status"] = state.status
         return {"run": run}
+
+    def _checkpoints_now(self, now_s: float) -> Iterator[dict[str, Any]]:
+        checkpoints, sent = self._state.checkpoints, self._checkpoints_version
+        if sent == checkpoints.version and abs(now_s - self._tiers_s) < _TIERS_EVERY_S:
+            return
+        self._checkpoints_version, self._tiers_s = checkpoints.version, now_s
+        tiers = checkpoints.tiers(self._state.board, now_s)
+        if tiers != self._tiers:
+            self._tiers = tiers
+            yield {"tiers": tiers}
+        if events := checkpoints.since(sent):
+            yield {"saves": events}
 
     def _places_now(self) -> Iterator[dict[str, Any]]:
         """Yield the placements, all of them again if one has changed."""

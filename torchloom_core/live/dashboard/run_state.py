@@ -11,6 +11,7 @@ import msgspec
 
 from torchloom_core.floor.clock import SECOND_NS, moment_text
 from torchloom_core.live.dashboard.board import Board
+from torchloom_core.live.dashboard.checkpoints import KINDS, Checkpoints
 from torchloom_core.live.dashboard.preview import PreviewShown
 from torchloom_core.live.dashboard.record import Record
 from torchloom_core.live.dashboard.recoveries import RecoveriesShown
@@ -52,6 +53,7 @@ class RunState:
         self.standby_tasks = StandbyTasks(self.landscape, self.preview)
         self.preview_shown = PreviewShown(self.preview)
         self.recoveries = RecoveriesShown()
+        self.checkpoints = Checkpoints()
         self.status: Status | None = None
         self.knobs: list[dict[str, Any]] = []
         self.knobs_version = 0
@@ -70,6 +72,8 @@ class RunState:
                 self.board.end(message, now_s)
             case Note(kind=kind) if kind == LOG:
                 self.record.log(message, now_s)
+            case Note(kind=kind) if kind in KINDS:
+                self.checkpoints.take(message, now_s)
             case Note():
                 self.standby_tasks.take(message)
 

@@ -72,6 +72,7 @@ async def _serve(
     backtest: Backtest,
     ready: Ready,
 ) -> None:
+    state.checkpoints.gpus_per_worker = config.costs.gpus_per_worker
     state.board.slow.ratio = float(config.policies.get("straggler", {}).get("ratio", RATIO))
     dashboard, loop, stop = config.dashboard, asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

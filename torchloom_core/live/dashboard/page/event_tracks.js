@@ -7,13 +7,13 @@ import { clock, el } from "./dom.js";
 const WIDE_PX = 48; // a mark with its counts
 
 export class EventTracks {
-  constructor(onOpen) {
+  constructor(onOpen, lanes = LANES) {
     this.onOpen = onOpen;
     this.made = new Map(); // the button of each visible mark
     this.order = [];
     this.current = null;
-    this.tracks = new Map(LANES.map((name) => [name, el("div", { className: "track", role: "group", "aria-label": name })]));
-    this.place = el("div", { className: "tracks", onkeydown: (event) => this.press(event) }, LANES.map((name) => el("div", { className: "lane" }, el("span", { className: "faint" }, name), this.tracks.get(name))));
+    this.tracks = new Map(lanes.map((name) => [name, el("div", { className: "track", role: "group", "aria-label": name })]));
+    this.place = el("div", { className: "tracks", onkeydown: (event) => this.press(event) }, lanes.map((name) => el("div", { className: "lane" }, el("span", { className: "faint" }, name), this.tracks.get(name))));
     this.place.style.setProperty("--gutter", `${GUTTER_PX}px`);
     this.place.style.setProperty("--edge", `${EDGE_PX}px`);
   }

@@ -56,19 +56,24 @@ export class Knobs {
   update(knobs, why) {
     fill(this.body, knobs.map((spec) => spec.name).join(), () => knobs.map((spec) => this.rowOf(spec).row));
     for (const spec of knobs) {
-      const { cells, form } = this.rowOf(spec);
+      const { cells } = this.rowOf(spec);
       const desired = Object.entries(spec.desired).map(([worker, value]) => (worker ? `${worker}: ${shown(value)}` : shown(value)));
       const applied = spec.fence === "run" ? "on all ranks at one step" : "by each rank at its next step";
       [rangeOf(spec), applied, desired.join(", ") || "unchanged", present(spec)].forEach((text, i) => fill(cells[i], text, () => text));
-      fill(form, JSON.stringify([spec.kind, spec.choices]), () => this.form(spec.name, spec));
-      this.offerBack(form, spec.name);
-      const input = form.querySelector("input, select");
-      for (const one of form.querySelectorAll("input, select, button")) {
-        const empty = one.tagName === "BUTTON" && !one.dataset.back && input.value === "" ? "enter a new value first" : "";
-        lock(one, why || (one.name === PREVIEW && !spec.has_preview ? NO_PREVIEW : empty));
-      }
-      this.rows.get(spec.name).spec = spec;
+      this.updateForm(spec, why);
     }
+  }
+
+  updateForm(spec, why) {
+    const { form } = this.rowOf(spec);
+    fill(form, JSON.stringify([spec.kind, spec.choices]), () => this.form(spec.name, spec));
+    this.offerBack(form, spec.name);
+    const input = form.querySelector("input, select");
+    for (const one of form.querySelectorAll("input, select, button")) {
+      const empty = one.tagName === "BUTTON" && !one.dataset.back && input.value === "" ? "enter a new value first" : "";
+      lock(one, why || (one.name === PREVIEW && !spec.has_preview ? NO_PREVIEW : empty));
+    }
+    this.rows.get(spec.name).spec = spec;
   }
 
   rowOf(spec) {
@@ -93,7 +98,7 @@ export class Knobs {
       this.set(name, parsed(spec, input.value), input);
     };
     const ends = ENDS_RUN.test(spec.doc ?? "");
-    const form = el("form", { className: "row", onsubmit: submit }, input, el("button", { type: "submit", className: ends ? "danger" : "" }, "Set"), el("button", { type: "button", name: PREVIEW, onclick: () => this.tryOut(name, parsed(spec, input.value)) }, "Preview"), el("span", { className: "back" }));
+    const form = el("form", { className: "row", onsubmit: submit }, input, el("button", { type: "submit", className: ends ? "danger" : "" }, "Set"), this.preview && el("button", { type: "button", name: PREVIEW, onclick: () => this.tryOut(name, parsed(spec, input.value)) }, "Preview"), el("span", { className: "back" }));
     return form;
   }
 

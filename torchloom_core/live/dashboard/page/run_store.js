@@ -5,6 +5,7 @@ const HEADER_BYTES = 24;
 const MOST_STORIES = 1000; // as many as the dashboard stores
 const MOST_LINES = 2500;
 const MOST_POINTS = 3600;
+const MOST_SAVES = 300; // as many as the dashboard stores
 
 export class RunStore {
   constructor() {
@@ -13,6 +14,7 @@ export class RunStore {
     this.series = new Map();
     this.knobs = [];
     this.recoveries = [];
+    this.tiers = [];
     this.backtest = {};
     this.statistics = {};
     this.worker = null;
@@ -25,6 +27,7 @@ export class RunStore {
     this.landscape = null;
     this.preview = null;
     this.stories = new Map();
+    this.saves = new Map(); // of checkpoints, by id, the newest change last
     this.places = [];
     this.placesVersion = 0;
     this.lines = [];
@@ -52,6 +55,12 @@ export class RunStore {
     }
     if (update.knobs) this.knobs = update.knobs;
     if (update.recoveries) this.recoveries = update.recoveries;
+    if (update.tiers) this.tiers = update.tiers;
+    for (const save of update.saves ?? []) {
+      this.saves.delete(save.id);
+      this.saves.set(save.id, save);
+    }
+    while (this.saves.size > MOST_SAVES) this.saves.delete(this.saves.keys().next().value);
     if (update.backtest) this.backtest = update.backtest;
     if (update.statistics) this.statistics = update.statistics;
     if (update.worker) this.worker = update.worker;
