@@ -129,3 +129,18 @@ def test_another_saver_at_the_same_place_costs_a_line_and_no_step(tmp_path):
     other.unlock()
     job.until(job.complete)
     kill_tree(process)
+
+
+@pytest.mark.long
+def test_a_job_that_torchrun_is_asked_to_end_goes_on_at_its_next_start(tmp_path):
+    job = Job(tmp_path, 2, "ddp")
+    job.finish(place=tmp_path / "other", journal="undisturbed")
+    process = job.start("--step-s", "0.05")
+    job.until(lambda: len(job.journal()) > 3)
+    process.send_signal(signal.SIGTERM)
+    process.wait(DEADLINE_S)  # its status is that of the signal
+    assert [job.journal(rank=rank)[-1] for rank in range(2)] == ["left", "left"]
+    job.finish()
+    assert f"begin {job.complete()[0].step}" in job.journal()
+    for rank in range(2):
+        assert steps(job.journal(rank=rank)) == steps(job.journal("undisturbed", rank))

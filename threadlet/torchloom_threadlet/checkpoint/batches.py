@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from torchloom_threadlet.checkpoint.loader_state import samplers_by_epoch
 from torchloom_threadlet.checkpoint.state import random_states, set_random_states
 
 _logger = logging.getLogger(__name__)
@@ -37,20 +38,23 @@ class Position:
 
     def begin_epoch(self, loader: Any, *, has_state: bool) -> Iterator[Any]:
         """Return an iterator of the epoch's batches that are left."""
-        for name in ("sampler", "batch_sampler"):
-            set_epoch = getattr(getattr(loader, name, None), "set_epoch", None)
-            if set_epoch is not None:
-                set_epoch(self.epoch)
+        by_epoch = samplers_by_epoch(loader)
+        for sampler in by_epoch:
+            sampler.set_epoch(self.epoch)
         is_within = self._is_restored and self.batch > 0 and self._at_epoch is not None
+        begins_now = self._is_restored and has_state and bool(by_epoch)
         self._is_restored = False
+        now = random_states()
         if has_state or not is_within:
             if not has_state:
-                self.batch, self._at_epoch = 0, random_states()
-            return iter(loader)
-        now = random_states()
+                self.batch, self._at_epoch = 0, now
+            batches: Iterator[Any] = iter(loader)
+            if begins_now:  # see resume_loader: an undisturbed run draws nothing here
+                set_random_states(now)
+            return batches
         assert self._at_epoch is not None
         set_random_states(self._at_epoch)
-        batches: Iterator[Any] = iter(loader)
+        batches = iter(loader)
         if sum(1 for _ in itertools.islice(batches, self.batch)) < self.batch:
             _logger.warning("the data have fewer batches than at the checkpoint")
         set_random_states(now)

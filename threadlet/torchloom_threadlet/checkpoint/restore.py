@@ -61,7 +61,7 @@ def restore(
     for number, folder in enumerate(found):
         loaded, name = None, str(folder)
         try:
-            loaded = _read(sources.of(name), name, state, ranks.rank)
+            loaded = _read(sources.of(name), name, state, ranks)
         except (CheckpointError, ValueError, TypeError, KeyError) as error:
             problem = _line(error, name)
             _logger.warning("%s", problem)
@@ -98,9 +98,9 @@ def _wait_for_last_writer(storage: Storage) -> None:
 
 
 def _read(
-    sources: Sequence[Storage], name: str, state: TrainingState, rank: int
+    sources: Sequence[Storage], name: str, state: TrainingState, ranks: SavingRanks
 ) -> tuple[dict[str, torch.Tensor], object, object]:
-    checkpoint = Checkpoint(sources, name)
+    checkpoint, rank = Checkpoint(sources, name), ranks.rank
     shapes, dtypes = {}, {}
     for _, piece in checkpoint.pieces.values():
         shapes[piece.name] = piece.shape
@@ -129,6 +129,12 @@ def _read(
             "%s was saved by %d ranks: rank %d begins with random states and a position in the "
             "data of its own",
             name, len(checkpoint.shards), rank,
+        )  # fmt: skip
+    if rank == 0 and len(checkpoint.shards) != ranks.count:
+        _logger.warning(
+            "%s was saved by %d ranks, and is loaded by %d: positions in the data count the "
+            "batches of one rank, so samples of this epoch may repeat or be left out",
+            name, len(checkpoint.shards), ranks.count,
         )  # fmt: skip
     return fresh, shared, own
 

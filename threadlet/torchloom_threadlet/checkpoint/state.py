@@ -2,20 +2,24 @@
 
 import random
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
 from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
 
 from torchloom_core.floor.errors import CheckpointError
 from torchloom_threadlet.checkpoint.json_state import decode, encode
+from torchloom_threadlet.checkpoint.loader_state import (
+    is_loader,
+    refuse_other_workers,
+    resume_loader,
+)
 from torchloom_threadlet.checkpoint.torchft_state import ManagerState, is_manager
 from torchloom_threadlet.training.optimizer_knobs import unwrapped
-
-_WRAPPERS = ("module.", "_orig_mod.")
 
 
 class Gathered(NamedTuple):
@@ -50,7 +54,7 @@ class TrainingState:
             if isinstance(part, nn.Module):
                 _add(self.models, "model", part)
             elif hasattr(part, "zero_grad") and hasattr(part, "step"):
-                _add(self.optimizers, "optim", unwrapped(part))
+                _add(self.optimizers, "optim", _whole(unwrapped(part)))
             elif is_manager(part):
                 _add(self.shared, "manager", ManagerState(part))
             elif not (hasattr(part, "state_dict") and hasattr(part, "load_state_dict")):
@@ -61,6 +65,8 @@ class TrainingState:
                 )
             elif hasattr(part, "optimizer") and hasattr(part, "step"):
                 _add(self.shared, "scheduler", part)
+            elif isinstance(part, torch.amp.GradScaler):
+                _add(self.shared, "scaler", part)
             else:
                 _add(self.own, "loader", part)
 
@@ -74,13 +80,14 @@ class TrainingState:
         return {
             f"{name}.{fqn}"
             for name, model in self.models.items()
-            for fqn in (_plain_name(own) for own, _ in model.named_parameters())
+            for fqn, _ in _named_weights(model)
         } | {
             f"{name}.state.{fqn}.{key}"
             for name, optimizer in self.optimizers.items()
             if isinstance(optimizer, torch.optim.Optimizer)
             for fqn, weight in self._weights().items()
-            for key in optimizer.state.get(weight, ())
+            for key, value in optimizer.state.get(weight, {}).items()
+            if isinstance(value, Tensor)
         }
 
     def gather(self, rank: int) -> Gathered:
@@ -144,7 +151,10 @@ class TrainingState:
         if own is not None:
             mine = decode(own, tensors)
             for name, part in self.own.items():
-                part.load_state_dict(mine[name])
+                if is_loader(part):
+                    resume_loader(part, mine[name])
+                else:
+                    part.load_state_dict(mine[name])
             set_random_states(mine["random"])
 
     def refuse_other_parts(self, shared: Mapping[str, Any], own: Mapping[str, Any] | None) -> None:
@@ -163,13 +173,18 @@ class TrainingState:
                     else f"it has {', '.join(more)} too"
                 )
             )
+        for name, optimizer in self.optimizers.items():
+            self._refuse_other_groups(name, optimizer, shared[name])
+        for name, part in self.own.items():
+            if own is not None and is_loader(part):
+                refuse_other_workers(name, part, own[name])
 
     def _weights(self) -> dict[str, Tensor]:
         """Return the parameters of all models by their full names, without wrappers' prefixes."""
         found: dict[str, Tensor] = {}
         for number, model in enumerate(self.models.values()):
-            for name, weight in model.named_parameters():
-                found[("" if not number else f"{number + 1}:") + _plain_name(name)] = weight
+            for name, weight in _named_weights(model):
+                found[("" if not number else f"{number + 1}:") + name] = weight
         return found
 
     def _optimizer_state(self, optimizer: Any) -> Any:
@@ -181,23 +196,37 @@ class TrainingState:
                 _named(names, weight): dict(of) for weight, of in optimizer.state.items() if of
             },
             "groups": [
-                {key: value for key, value in group.items() if key != "params"}
-                | {"params": [names.get(id(weight), "") for weight in group["params"]]}
-                for group in optimizer.param_groups
+                {key: value for key, value in group.items() if key != "params"} | {"params": of}
+                for group, of in zip(optimizer.param_groups, self._groups(optimizer), strict=True)
             ],
         }
+
+    def _groups(self, optimizer: torch.optim.Optimizer) -> list[list[str]]:
+        """Return the names of the parameters of each group, "" for one that no model has."""
+        names = {id(weight): name for name, weight in self._weights().items()}
+        return [
+            [names.get(id(weight), "") for weight in group["params"]]
+            for group in optimizer.param_groups
+        ]
+
+    def _refuse_other_groups(self, name: str, optimizer: Any, state: Mapping[str, Any]) -> None:
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            return
+        now, saved = self._groups(optimizer), [group["params"] for group in state["groups"]]
+        if len(now) != len(saved):
+            raise CheckpointError(f"{name}: need {len(now)} parameter groups, was {len(saved)}")
+        for number, (mine, theirs) in enumerate(zip(now, saved, strict=True)):
+            if mine != theirs:
+                other = next(iter({*mine} ^ {*theirs}), "another order")
+                raise CheckpointError(
+                    f"{name}: need the same parameters in group {number}, was other: {other}"
+                )
 
     def _numbered(self, optimizer: Any, state: Any) -> Any:
         """Return a state by full names as torch's ``load_state_dict`` expects it, by numbers."""
         if not isinstance(optimizer, torch.optim.Optimizer):
             return state
-        names = {id(weight): name for name, weight in self._weights().items()}
-        order = [
-            names.get(id(one), "") for group in optimizer.param_groups for one in group["params"]
-        ]
-        saved = [name for group in state["groups"] for name in group["params"]]
-        if sorted(order) != sorted(saved) or len(state["groups"]) != len(optimizer.param_groups):
-            raise CheckpointError("the optimizer has other parameter groups")
+        order = [name for group in self._groups(optimizer) for name in group]
         numbers = iter(range(len(order)))
         groups = [
             {**saved_group, "params": [next(numbers) for _ in group["params"]]}
@@ -207,6 +236,16 @@ class TrainingState:
             n: state["state"][name] for n, name in enumerate(order) if name in state["state"]
         }
         return {"state": by_number, "param_groups": groups}
+
+
+def _whole(optimizer: Any) -> Any:
+    """Return an optimizer; CheckpointError if it has a part of the state on each rank."""
+    if type(optimizer).__name__ == "ZeroRedundancyOptimizer":
+        raise CheckpointError(
+            "loom.checkpoints: need an optimizer whose state a model's ranks share or shard "
+            "by DTensor, was ZeroRedundancyOptimizer"
+        )
+    return optimizer
 
 
 def _named(names: Mapping[int, str], weight: Tensor) -> str:
@@ -221,10 +260,22 @@ def _add(parts: dict[str, Any], kind: str, part: Any) -> None:
         parts[f"{kind}{len(parts) + 1}" if parts else kind] = part
 
 
-def _plain_name(name: str) -> str:
-    for prefix in _WRAPPERS:
-        name = name.replace(prefix, "")
-    return name
+def _named_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield the parameters by the names that ``get_model_state_dict`` gives them.
+
+    The prefixes of DDP and ``torch.compile`` are left out, not those of other wrappers.
+    """
+    inner = []
+    for path, module in model.named_modules():
+        name = "module" if isinstance(module, DistributedDataParallel) else "_orig_mod"
+        if name in module._modules:
+            inner.append((f"{path}." if path else "", f"{name}."))
+    inner.reverse()  # the deepest first
+    for name, weight in model.named_parameters():
+        for outer, prefix in inner:
+            if name.startswith(outer + prefix):
+                name = outer + name.removeprefix(outer + prefix)
+        yield name, weight
 
 
 def _refuse_other(
