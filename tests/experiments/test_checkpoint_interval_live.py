@@ -4,14 +4,13 @@ import statistics
 
 import pytest
 
-from experiments.checkpoint_interval_live.run import (
+from experiments.checkpoint_interval_live.report import (
     CHOSEN,
     Played,
-    Scale,
-    uptimes_s,
     verdicts,
     with_equal_restarts,
 )
+from experiments.checkpoint_interval_live.run import Scale, uptimes_s
 
 
 def run(arm, seed, steps, felt_s):
