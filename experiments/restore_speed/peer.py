@@ -1,4 +1,4 @@
-"""A healthy replica group: it sends its state by torchft's transports when it is told to.
+"""A healthy replica group: it sends its state by torchft's transports on request.
 
 ``peer.py MEGABYTES STORE``; it prints the address of its HTTP transport, then sends the state by
 the process group for each line that it reads.

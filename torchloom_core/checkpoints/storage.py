@@ -98,7 +98,8 @@ class LocalFolder:
             shutil.rmtree(left_over, ignore_errors=True)
         away = self.path / f".{folder}.removed"
         (self.path / folder).rename(away)
-        shutil.rmtree(away)
+        with suppress(FileNotFoundError):  # another process may remove it as a left-over
+            shutil.rmtree(away)
 
     def lock(self, owner: str) -> str:
         """Lock a file that names the owner; the lock ends with the process, however it ends."""

@@ -51,13 +51,19 @@ class FeltCosts:
         Returns what was felt of it, seconds.
         """
         felt_s = max(self._running.pop(tier, 0.0), 0.0)
-        if saved:
-            past = self._past.setdefault(tier, deque(maxlen=_SAVES))
-            past.append((felt_s, blocked_s))
+        if saved and tier not in self._past:  # the first one starts a writer and touches memory
+            self._past[tier] = deque(maxlen=_SAVES)
+        elif saved:
+            self._past[tier].append((felt_s, blocked_s))
         return felt_s
 
-    def usual_s(self, tier: str) -> float:
-        """Return the median of a tier's last saves: at least what training waited."""
-        past = self._past[tier]
+    def usual_s(self, tier: str) -> float | None:
+        """Return the median of a tier's last saves: at least what training waited.
+
+        The first save does not count; None: there is no other yet.
+        """
+        past = self._past.get(tier)
+        if not past:
+            return None
         felt_s = statistics.median(felt for felt, _ in past)
         return max(felt_s, statistics.median(blocked for _, blocked in past))

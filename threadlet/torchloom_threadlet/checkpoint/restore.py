@@ -50,12 +50,12 @@ def restore(
     Raises
     ------
     CheckpointError
-        If there are checkpoints, and none can be loaded: training must not begin anew in silence.
+        If there are checkpoints and none can be loaded, or the path cannot be listed: training must
+        not begin anew in silence.
     """
     if waits and ranks.rank == 0:
         _wait_for_last_writer(sources.path)
-    mine = {str(one) for source in sources.listed for one in _complete(source)}
-    names = set("\n".join(ranks.gather("\n".join(mine))).split("\n"))
+    names = _names(sources, ranks)
     found = sorted(filter(None, map(read_folder, names)), reverse=True)
     problem = ""
     for number, folder in enumerate(found):
@@ -75,12 +75,21 @@ def restore(
     return None
 
 
-def _complete(source: Storage) -> list[Folder]:
-    try:
-        return complete_folders(source)
-    except OSError as error:
-        _logger.warning("%s: cannot be read: %s", source.name, error.strerror or error)
-        return []
+def _names(sources: Sources, ranks: SavingRanks) -> set[str]:
+    """Return the complete checkpoints of all places, as all ranks know them together."""
+    mine, problem = set(), ""
+    for source in sources.listed:
+        try:
+            mine |= {str(one) for one in complete_folders(source)}
+        except OSError as error:
+            text = f"{source.name}: cannot be read: {error.strerror or error}"
+            if source is sources.path:
+                problem = text
+            else:
+                _logger.warning("%s", text)
+    if problem := ranks.first(problem):
+        raise CheckpointError(problem)
+    return set("\n".join(ranks.gather("\n".join(mine))).split("\n"))
 
 
 def _wait_for_last_writer(storage: Storage) -> None:

@@ -1,12 +1,13 @@
 """Checkpoints in the memory of nodes: this one's, with a copy of each file on another."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
 from torchloom_core.checkpoints.layout import MANIFEST, is_tensors_file
 from torchloom_core.checkpoints.storage import LocalFolder, Storage
+from torchloom_threadlet.checkpoint.node_store.room import Refused, Room
 from torchloom_threadlet.checkpoint.writer.pace import Pace
 
 _AT_ONCE = 1 << 20
@@ -42,7 +43,7 @@ class NodeMemory:
         serve: Callable[[], object],
     ) -> None:
         self._serve = serve
-        self._own = LocalFolder(folder)
+        self._own, self._room = LocalFolder(folder), Room(folder)
         self._copy, self._home, self._pace = copy, home, pace
         self._problem = ""
         self.name = "memory"
@@ -67,7 +68,7 @@ class NodeMemory:
                 self._serve()
             except OSError as error:
                 self._problem = str(error)
-        self._own.write(name, parts)
+        self._own.write(name, self._while_there_is_room(parts))
         if self._home is not None and not is_tensors_file(file):
             self._send(self._home, name)
         if self._copy is None:
@@ -98,6 +99,16 @@ class NodeMemory:
         """Return why a copy failed since the last call, or ""."""
         problem, self._problem = self._problem, ""
         return problem
+
+    def _while_there_is_room(
+        self, parts: Iterable[bytes | memoryview]
+    ) -> Iterator[bytes | memoryview]:
+        for part in parts:
+            try:
+                self._room.take(len(part))
+            except Refused as error:
+                raise OSError(str(error)) from None
+            yield part
 
     def _send(self, store: Storage, name: str) -> None:
         try:
