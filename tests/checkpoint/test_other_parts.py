@@ -28,7 +28,14 @@ class Loader:
         assert state == self.state_dict()
 
 
-@pytest.mark.parametrize(("saved", "now"), [(2, 3), (0, 2), (2, 0)])
+@pytest.mark.parametrize(
+    ("saved", "now"),
+    [
+        (0, 2),
+        pytest.param(2, 3, marks=pytest.mark.long),
+        pytest.param(2, 0, marks=pytest.mark.long),
+    ],
+)
 def test_another_number_of_loader_workers(tmp_path, saved, now):
     save(tmp_path, [*trained(), Loader(saved)])
     load(tmp_path, [*trained(), Loader(saved)])
