@@ -33,6 +33,8 @@ def processes_of(mark):
         ("knobs", signal.SIGTERM),
         ("bandwidth", signal.SIGTERM),
         ("bandwidth", signal.SIGKILL),
+        ("checkpoints", signal.SIGTERM),
+        ("checkpoints", signal.SIGKILL),
     ],
 )
 def test_a_demo_that_trains_is_ended_with_all_of_its_processes(tmp_path, scenario, number):
@@ -40,9 +42,9 @@ def test_a_demo_that_trains_is_ended_with_all_of_its_processes(tmp_path, scenari
     command += ["--scenario", scenario, "--out", str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as demo:
         try:
-            until(lambda: any(log.stat().st_size for log in tmp_path.glob("*/g0.jsonl")))
+            until(lambda: any(log.stat().st_size for log in tmp_path.glob("*/g0*.jsonl")))
             mark = (tmp_path / MARK).read_text()
-            # Weaver, broker, lighthouse, three trainers and their sidecars.
+            # Weaver, broker, lighthouse or torchrun, three trainers and their sidecars.
             until(lambda: len(processes_of(mark)) >= 9)
             demo.send_signal(number)
             demo.wait(DEADLINE_S)

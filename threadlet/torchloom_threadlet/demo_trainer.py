@@ -9,37 +9,22 @@ import hashlib
 import json
 import time
 from datetime import timedelta
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torchft import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo
 
 from torchloom_threadlet.compression import CompressedProcessGroup
+from torchloom_threadlet.digits import digits
 from torchloom_threadlet.landscape import Landscape
 from torchloom_threadlet.preview import Preview
 from torchloom_threadlet.throttled import ThrottledProcessGroup
 from torchloom_threadlet.torchft import attach  # torchLoom 1
 
 _BATCH = 96
-_PIXEL_MAX = 16.0
-
-
-def digits() -> tuple[torch.Tensor, torch.Tensor]:
-    """Return scikit-learn's digits, ``(samples, 64)`` in 0 to 1, and their labels.
-
-    Read from scikit-learn's file: importing ``load_digits`` takes about as long as importing torch.
-    """
-    package = find_spec("sklearn")
-    if package is None or not package.submodule_search_locations:
-        raise ModuleNotFoundError("No module named 'sklearn'", name="sklearn")
-    path = Path(package.submodule_search_locations[0], "datasets", "data", "digits.csv.gz")
-    table = torch.from_numpy(np.loadtxt(path, delimiter=","))
-    return table[:, :-1].float() / _PIXEL_MAX, table[:, -1].long()
 
 
 def build(seed: int, width: int = 128) -> nn.Module:

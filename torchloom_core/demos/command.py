@@ -11,7 +11,7 @@ from torchloom_core.cli.options import DASHBOARD
 from torchloom_core.cli.output import console
 from torchloom_core.floor.errors import PluginError
 
-Scenario = Literal["node", "hang", "knobs", "bandwidth"]
+Scenario = Literal["node", "hang", "knobs", "bandwidth", "checkpoints"]
 
 
 def demo(
@@ -23,17 +23,19 @@ def demo(
 ) -> None:
     """Watch a real torchft run lose a node without losing a step.
 
-    The same run is played twice, first with torchft alone and then with torchLoom; the scenario
-    ``knobs`` is played once. ``knobs`` and ``bandwidth`` exit with status 4 if a check fails. With
-    --dashboard the run lasts until it is interrupted, and is controlled from the dashboard. The
-    demo ends all its processes; after a SIGKILL, the next demo in the same folder ends them.
+    The same run is played twice, first with torchft alone and then with torchLoom; the scenarios
+    ``knobs`` and ``checkpoints`` are played once. These two and ``bandwidth`` exit with status 4 if
+    a check fails. With --dashboard the run lasts until it is interrupted, and is controlled from
+    the dashboard. The demo ends all its processes; after a SIGKILL, the next demo in the same
+    folder ends them.
 
     Parameters
     ----------
     scenario
         node: a node shows ECC errors, then fails. hang: a replica group freezes in a step. knobs:
         knobs change on all ranks at the same step, also while a group is killed. bandwidth: links
-        become slow, and the gradient compression adapts.
+        become slow, and the gradient compression adapts. checkpoints: a job under torchrun loses
+        nodes, and is restored from the memory of the others.
     out
         Folder for logs, plot and trajectory: empty, or of an earlier demo, which is replaced.
     seed
@@ -67,6 +69,11 @@ def _play(scenario: Scenario, out: Path, seed: int) -> None:
         from torchloom_core.demos.bandwidth.play import play_bandwidth
 
         play_bandwidth(replace(BANDWIDTH, seed=seed), out, console())
+    elif scenario == "checkpoints":
+        from torchloom_core.demos.checkpoints.play import play_checkpoints
+        from torchloom_core.demos.checkpoints.script import TRAINING as CHECKPOINTS
+
+        play_checkpoints(replace(CHECKPOINTS, seed=seed), out, console())
     else:
         from torchloom_core.demos.play import play
         from torchloom_core.demos.scenario import HANG, NODE

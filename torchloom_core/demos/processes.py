@@ -155,14 +155,14 @@ class Processes:
     async def weaver(
         self, *options: str, acting: bool, changed: Callable[[str], str] = str
     ) -> AsyncIterator[None]:
-        """Run the Weaver: with its lighthouse if ``acting``, else as a dry run.
+        """Run the Weaver: if ``acting`` with the training's lighthouse, else as a dry run.
 
         ``changed`` edits the text of the configuration. At the end the trainers are killed first.
         """
         text = self._training.config_text()
         text = re.sub(r"(?m)^(\[weaver\])$", f'\\1\nstate_dir = "{self.state_dir}"', text)
         text = re.sub(r"(?m)^(\[arbiter\])$", f"\\1\ndry_run = {str(not acting).lower()}", text)
-        if acting:
+        if acting and self._training.has_lighthouse:
             text += _OUR_LIGHTHOUSE.format(host=self._network.host, port=self.port)
             text += f'\n[broker]\nhost = "{self._network.host}"\n'
         self.config.write_text(changed(text), encoding="utf-8")

@@ -25,11 +25,13 @@ class Place:
 class Training:
     """The training run of a demo; ``config`` is the Weaver's configuration, beside this module.
 
-    ``heartbeat_s`` is the interval of the sidecars' heartbeats. A step takes ``step_ms`` at least:
+    If it ``has_lighthouse``, an acting Weaver runs one. ``heartbeat_s`` is the interval of the
+    sidecars' heartbeats. A step takes ``step_ms`` at least:
     a small model would be too fast to watch. ``options`` are further options of the trainers.
     """
 
     config: str = "torchloom.toml"
+    has_lighthouse: bool = True
     heartbeat_s: float = 0.5
     seed: int = 0
     steps: int = 400

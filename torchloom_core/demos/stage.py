@@ -13,7 +13,8 @@ from typing import TextIO
 from torchloom_core.cli import Terminated
 from torchloom_core.cli.interrupts import ENDINGS, active_endings, handled_by
 from torchloom_core.demos.bandwidth.links import marks_of_links, take_down_links
-from torchloom_core.demos.folder import clear, locked
+from torchloom_core.demos.checkpoints.memory import free_memory
+from torchloom_core.demos.folder import RUN, clear, locked
 from torchloom_core.demos.marks import end_marked, is_mark, may_run, own_mark
 
 
@@ -26,6 +27,7 @@ def stage(folder: Path) -> Iterator[None]:
     """
     with _terminated_by_signals(), locked(folder) as mark_file:
         _end_left_processes(mark_file)
+        free_memory(folder / RUN)
         clear(folder)
         mark_file.truncate(0)
         mark_file.write(own_mark())
@@ -35,6 +37,7 @@ def stage(folder: Path) -> Iterator[None]:
         finally:
             with handled_by(signal.SIG_IGN, signal.SIGINT, *ENDINGS):
                 _end(own_mark())
+                free_memory(folder / RUN)
 
 
 def _end_left_processes(mark_file: TextIO) -> None:

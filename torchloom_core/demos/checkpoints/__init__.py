@@ -1,0 +1,1 @@
+"""``torchloom demo --scenario checkpoints``: a job that is restored from the nearest tier."""
