@@ -23,7 +23,7 @@ from torchloom_threadlet.checkpoint.nodes import memory_folder
 
 TRAINER = str(Path(__file__).with_name("trainer.py"))
 RANKS, DEADLINE_S = 2, 120.0
-STEPS, LAST = 2000, 1200
+STEPS, LAST = 3000, 1500
 """Steps of the undisturbed run; past ``LAST`` a run begins anew, so that all can be compared."""
 VICTIMS = ("rank", "writer", "node store", "node", "job")
 PACKAGES = {"writer": "checkpoint.writer", "node store": "checkpoint.node_store"}

@@ -20,7 +20,8 @@ class Requests(NamedTuple):
     ``tiers``: for each tier whether to save in it. ``leave``: save and leave. What rank 0 knows
     first: ``is_any``, whether there is a complete checkpoint, and ``good``, which is the newest in
     the memory of nodes, a number that rises; 0: none. ``full``: the next checkpoint that might be
-    small must not be.
+    small must not be. ``lost``: one more than the step of a save that a rank could not make, for
+    which rank 0 need not wait; 0: none.
     """
 
     tiers: tuple[bool, ...]
@@ -28,6 +29,7 @@ class Requests(NamedTuple):
     is_any: bool = False
     good: int = 0
     full: bool = False
+    lost: int = 0
 
 
 class SaveRequests:
@@ -63,12 +65,12 @@ class SaveRequests:
         except RuntimeError:
             self._is_over = True
             return None
-        state, is_any, good, full, *tiers = values.tolist()
+        state, is_any, good, full, lost, *tiers = values.tolist()
         self._is_over |= state == _OVER
         if self._is_over:
             return None
         asked = tuple(map(bool, tiers))
-        return Requests(asked, state == _LEAVES, bool(is_any), good, bool(full))
+        return Requests(asked, state == _LEAVES, bool(is_any), good, bool(full), lost)
 
     def close(self) -> None:
         """Announce that this rank's loop has ended: nothing is saved together any more."""
@@ -77,7 +79,7 @@ class SaveRequests:
             self._send(_OVER, Requests((False,) * self._tiers))
 
     def _send(self, state: int, requests: Requests) -> None:
-        known = (requests.is_any, requests.good, requests.full)
+        known = (requests.is_any, requests.good, requests.full, requests.lost)
         values = torch.tensor([state, *known, *requests.tiers])
         try:
             work = dist.all_reduce(values, dist.ReduceOp.MAX, group=self._group, async_op=True)

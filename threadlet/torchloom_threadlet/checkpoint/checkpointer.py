@@ -196,6 +196,8 @@ class Checkpointer:
             if agreed.is_any and not self._outcomes.is_any:
                 self._outcomes.note_any()
             self._full.is_asked = agreed.full
+            if agreed.lost and self._ranks.rank == 0:
+                self._saver.cancel(agreed.lost - 1)
             tiers = {name for name, on in zip(self.tiers, agreed.tiers, strict=True) if on}
             is_last = agreed.leave
             if is_last:
@@ -231,6 +233,7 @@ class Checkpointer:
             self._outcomes.is_any,
             self._outcomes.good,
             self._full.is_needed,
+            self._outcomes.lost.popleft() + 1 if self._outcomes.lost else 0,
         )
 
     def _wait_for_writer(self) -> None:
@@ -263,7 +266,7 @@ class Checkpointer:
             self._full.is_needed |= REMOTE in tiers
             for name in tiers:
                 self.tiers[name].try_later(now_s)
-            _logger.warning("no checkpoint at step %d: the last two are still being stored", step)
+            self._outcomes.complain(step, "the last two are still being stored")
             return
         self._saver.begin(
             Order(

@@ -1,6 +1,7 @@
 """What became of a rank's saves: what it logs, tells the Weaver and measures."""
 
 import logging
+from collections import deque
 from collections.abc import Callable, Mapping
 
 from torchloom_core.floor.plain_text import plain_line
@@ -35,6 +36,8 @@ class Outcomes:
         The number of the newest checkpoint that is complete in the memory of nodes; 0: none.
     is_any : bool
         Whether there is a complete checkpoint.
+    lost : deque of int
+        Steps of saves that this rank could not make, and the others do not know of.
     felt : FeltCosts
         What saves cost.
     full : FullOnes
@@ -53,6 +56,7 @@ class Outcomes:
         self._rank, self._rewind = rank, rewind
         self.good = 0
         self.is_any = False
+        self.lost: deque[int] = deque()
         self.felt, self.full = FeltCosts(), FullOnes()
 
     def note_any(self) -> None:
@@ -72,6 +76,8 @@ class Outcomes:
                 _logger.warning(text, report.step, why)
                 self._loop.note("checkpoint_not_copied", {**fields, "why": report.detail})
             case "failed" | "incomplete":
+                if report.what == "failed":
+                    self.lost.append(report.step)
                 self._end(tier, report.step, saved=False)
                 where = "" if len(self._tiers) == 1 else f" in the tier {report.tier}"
                 text = "the checkpoint at step %d is not saved%s: %s"
@@ -102,7 +108,8 @@ class Outcomes:
                 self._end(tier, tier.step, saved=False)
 
     def complain(self, step: int, why: str) -> None:
-        """Log that there is no checkpoint, and tell the Weaver."""
+        """Log that there is no checkpoint, and tell the other ranks and the Weaver."""
+        self.lost.append(step)
         _logger.warning("no checkpoint at step %d: %s", step, plain_line(why))
         self._loop.note("checkpoint_failed", {"step": step, "why": why})
 

@@ -16,6 +16,7 @@ from torchloom_threadlet.checkpoint.state import TrainingState
 from torchloom_threadlet.checkpoint.writer.orders import (
     SLOTS,
     Begin,
+    Cancel,
     Limit,
     Order,
     Report,
@@ -87,6 +88,11 @@ class Saver:
         self._limit = Limit(bytes_per_s=bytes_per_s)
         if self._link is not None:
             self._link.send(self._limit)
+
+    def cancel(self, step: int) -> None:
+        """Have the writer wait no longer for other ranks' parts of this step."""
+        if self._link is not None:
+            self._link.send(Cancel(step=step))
 
     def reports(self) -> Iterator[Report]:
         """Yield what the writer has reported by now."""

@@ -9,7 +9,13 @@ from pathlib import Path
 
 import msgspec
 
-from torchloom_threadlet.checkpoint.writer.orders import Begin, Limit, Order, Report
+from torchloom_threadlet.checkpoint.writer.orders import (
+    Begin,
+    Cancel,
+    Limit,
+    Order,
+    Report,
+)
 from torchloom_threadlet.trainer.sidecar_start import exit_reason, start_beside
 
 _MODULE = "torchloom_threadlet.checkpoint.writer"
@@ -30,7 +36,7 @@ class WriterLink:
         self._rest = b""
         self.is_over = False
 
-    def send(self, order: Begin | Limit | Order) -> bool:
+    def send(self, order: Begin | Cancel | Limit | Order) -> bool:
         """Send an order; False if the writer has ended."""
         with suppress(OSError):
             self._link.sendall(msgspec.json.encode(order) + b"\n")

@@ -17,6 +17,7 @@ import msgspec
 from torchloom_threadlet.checkpoint.writer.orders import (
     SLOTS,
     Begin,
+    Cancel,
     Limit,
     Order,
     Report,
@@ -51,11 +52,14 @@ def main() -> None:
             link.sendall(msgspec.json.encode(report) + b"\n")
 
     for line in _lines(link):
-        match msgspec.json.decode(line, type=Begin | Limit | Order):
+        match msgspec.json.decode(line, type=Begin | Cancel | Limit | Order):
             case Begin(tiers=tiers):
                 for tier in tiers:
                     threads[tier.name] = TierThread(tier, storage_of(tier, pace), pace, report)
                     threads[tier.name].start()
+            case Cancel(step=step):
+                for thread in threads.values():
+                    thread.cancel(step)
             case Limit(bytes_per_s=rate):
                 pace.bytes_per_s = rate
             case Order() as order:

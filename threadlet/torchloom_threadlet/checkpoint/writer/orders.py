@@ -62,6 +62,12 @@ class Limit(msgspec.Struct, kw_only=True, frozen=True, tag="limit"):
     bytes_per_s: float
 
 
+class Cancel(msgspec.Struct, kw_only=True, frozen=True, tag="cancel"):
+    """Wait no longer for other ranks' parts of a step: one of them could not save."""
+
+    step: int
+
+
 class Order(msgspec.Struct, kw_only=True, frozen=True, tag="order"):
     """Store a slot as a rank's part of a checkpoint, in the named tiers.
 

@@ -28,7 +28,7 @@ from torchloom_threadlet.checkpoint.writer.pace import Pace
 
 _AT_ONCE = 1 << 22
 _LOOK_S = 0.05
-_COMPLETE_S, _AWAITED_S = 600.0, 10.0
+_COMPLETE_S, _HOPELESS_S = 600.0, 10.0
 
 
 class Part:
@@ -95,10 +95,10 @@ def store(storage: Storage, part: Part, pace: Pace | None) -> int:
     return part.bytes + len(described)
 
 
-def complete(storage: Storage, part: Part, is_awaited: Callable[[], bool]) -> str:
+def complete(storage: Storage, part: Part, is_hopeless: Callable[[], bool]) -> str:
     """Wait for the other ranks' shards and write the manifest; return why not, or "".
 
-    With another order in sight it waits a few seconds only: a rank could not save.
+    If that is hopeless, it waits a few seconds only.
     """
     order = part.order
     if part.base and MANIFEST not in storage.files(part.base):
@@ -106,8 +106,8 @@ def complete(storage: Storage, part: Part, is_awaited: Callable[[], bool]) -> st
     names = {shard_file(rank) for rank in range(order.ranks)}
     end_s = time.monotonic() + _COMPLETE_S
     while missing := names.difference(storage.files(part.folder)):
-        if is_awaited():
-            end_s = min(end_s, time.monotonic() + _AWAITED_S)
+        if is_hopeless():
+            end_s = min(end_s, time.monotonic() + _HOPELESS_S)
         if time.monotonic() > end_s:
             return f"{len(missing)} of {order.ranks} ranks have not saved"
         time.sleep(_LOOK_S)

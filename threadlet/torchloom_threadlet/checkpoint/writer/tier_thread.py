@@ -40,10 +40,15 @@ class TierThread(threading.Thread):
         self._parts: queue.SimpleQueue[Part | None] = queue.SimpleQueue()
         self._bases = Bases() if tier.is_small else None
         self._is_left = False
+        self._cancelled = -1
 
     def put(self, part: Part) -> None:
         """Have a part stored."""
         self._parts.put(part)
+
+    def cancel(self, step: int) -> None:
+        """Wait no longer for other ranks' parts of a step."""
+        self._cancelled = step
 
     def finish(self) -> None:
         """Store what is left, and end; the trainer is gone, another may be there already."""
@@ -56,6 +61,10 @@ class TierThread(threading.Thread):
             for report in self._carry_out(part):
                 self._report(report)
         self._storage.unlock()
+
+    def _is_hopeless(self, part: Part) -> bool:
+        """Return whether a rank has probably not saved: it said so, or goes on to another step."""
+        return self._cancelled == part.order.step or not self._parts.empty()
 
     def _carry_out(self, part: Part) -> Iterator[Report]:
         """Carry out one order, and yield what became of it."""
@@ -92,7 +101,7 @@ class TierThread(threading.Thread):
         if order.rank != 0:
             return
         try:
-            why = complete(storage, part, lambda: not self._parts.empty())
+            why = complete(storage, part, lambda: self._is_hopeless(part))
         except _FAILURES as error:
             why = _line(error)
         if why:
