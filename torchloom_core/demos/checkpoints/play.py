@@ -23,7 +23,6 @@ from torchloom_core.demos.checkpoints.incidents import (
 from torchloom_core.demos.checkpoints.job import Job
 from torchloom_core.demos.checkpoints.plot import draw
 from torchloom_core.demos.checkpoints.script import (
-    APART,
     LAST_S,
     MEMORY,
     PATH,
@@ -95,7 +94,7 @@ class CheckpointsAct:
     def _is_ready(self, fault: Fault) -> bool:
         """Return whether memory has the newest checkpoint, after enough saves, and none runs."""
         newest = {tier: newest_step(folders) for tier, folders in self.complete.items()}
-        in_order = newest[MEMORY] > max(newest[PATH], newest[REMOTE] + APART)
+        in_order = newest[MEMORY] >= max(newest[PATH] + 1, newest[REMOTE] + fault.apart)
         if len(fault.ranks) > 1:
             in_order = in_order and newest[PATH] > newest[REMOTE]
         last = self.job.ranks[0].steps[-1]

@@ -16,7 +16,7 @@ TRAINING = Training(
     has_lighthouse=False,
     heartbeat_s=0.2,
     steps=100_000,
-    step_ms=100.0,
+    step_ms=150.0,
     places=(
         Place("g0-0", "node-0", "rack-0"),
         Place("g0-1", "node-1", "rack-1"),
@@ -27,10 +27,14 @@ TRAINING = Training(
 
 @dataclass(frozen=True)
 class Fault:
-    """What fails: the nodes of these ranks with their memory, or only the ranks' processes."""
+    """What fails: the nodes of these ranks with their memory, or only the ranks' processes.
+
+    The newest checkpoint in memory is ``apart`` steps past that in the remote tier then, at least.
+    """
 
     ranks: tuple[int, ...]
     nodes: bool = False
+    apart: int = 1
 
     def text(self, nodes: list[str]) -> str:
         """Return what fails, in words; ``nodes`` are those of the ranks."""
@@ -41,13 +45,11 @@ class Fault:
 
 
 SCRIPT = (
-    Fault((1,), nodes=True),
+    Fault((1,), nodes=True, apart=30),
     Fault((2,)),
     Fault((0,)),
     Fault((1, 2), nodes=True),
 )
-APART = 40
-"""Steps between the newest remote checkpoint and that in memory, at least, at a failure."""
 SAVES, SETTLE_S = 3, 2.0
 """Saves in memory between two failures, at least, and the time that the policy has afterwards: what
 a save costs is measured from the second one on."""
