@@ -8,6 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
+from torchloom_core.checkpoints.installed import STORAGES, installed
+
 _PART = ".part"
 _LOCK = ".saving"
 _LONGEST_OWNER = 256
@@ -141,6 +143,5 @@ def storage_at(place: str) -> Storage:
     path = place.removeprefix("file://")
     if "://" not in path:
         return LocalFolder(Path(path))
-    from torchloom_core.checkpoints.object_store import ObjectStore  # where none is used: not paid
-
-    return ObjectStore(place)
+    found: Storage = installed(STORAGES, path.partition("://")[0], "url")(place)
+    return found

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import msgspec
 
+from torchloom_core.checkpoints.installed import ENCODINGS, installed
 from torchloom_core.checkpoints.layout import (
     FORMAT,
     MANIFEST,
@@ -134,12 +135,11 @@ class Checkpoint:
         self._base.read_into(*found, view)
 
     def _decode(self, piece: Piece, data: memoryview, view: memoryview) -> None:
-        from torchloom_core.checkpoints.small import decode, needs_base  # numpy: not paid else
-
         try:
-            if needs_base(data):
+            small = installed(ENCODINGS, "small")
+            if small.needs_base(data):
                 self._read_base(piece, view)
-            decode(data, view, view)
+            small.decode(data, view, view)
         except CheckpointError as error:
             where = f"{self._places()}/{self.folder}"
             raise CheckpointError(f"{where}: {piece.name}: {error}") from None

@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
+from torchloom_core.checkpoints.installed import ENCODINGS, installed
 from torchloom_core.checkpoints.layout import Folder, Piece
-from torchloom_core.checkpoints.small import encode, role_of
 from torchloom_threadlet.checkpoint.writer.storing import Part
 
 
@@ -32,13 +32,13 @@ class SmallPart(Part):
     def tensors(self) -> Iterator[memoryview]:
         """Yield the encoded tensors, one after another; once."""
         shard = self.shard()
-        trained = trained_weights(shard.shared)
+        trained, small = trained_weights(shard.shared), installed(ENCODINGS, "small")
         for piece in shard.pieces:
             base = self._base.get((piece.name, piece.offsets))
-            data = encode(
+            data = small.encode(
                 self.tensor(piece),
                 piece.dtype,
-                role_of(piece.name, trained),
+                small.role_of(piece.name, trained),
                 None if base is None else memoryview(base),
             ).data
             digest = hashlib.sha256(data).hexdigest()
