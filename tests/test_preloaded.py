@@ -69,6 +69,7 @@ def test_an_error_is_its_exit_status_and_on_stderr(start):
     assert 'script.py", line 10' in text
 
 
+@pytest.mark.long
 def test_it_is_stopped_killed_and_waited_for_as_any_other(start):
     process, errors, _ = start("sleeps")
     until(errors.read_text)

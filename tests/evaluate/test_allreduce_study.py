@@ -176,6 +176,7 @@ def test_noise_is_the_same_in_all_arms_of_a_seed_and_another_in_another(tmp_path
     assert (ratio.high - ratio.low) / ratio.value < spread
 
 
+@pytest.mark.long
 def test_the_same_seeds_give_the_same_bytes_one_by_one_or_many_at_once(tmp_path):
     bundle = scheduled(tmp_path / "x.tltrace", [(0.0, 300.0), (30.0, 50.0)], span_s=60.0)
     job = msgspec.structs.replace(JOB, noise=0.05)
@@ -248,6 +249,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.long
 def test_the_report_is_written_as_table_json_and_page(folder, capsys):
     words = ("net.tltrace", "--config", "net.toml", "--policy", "straggler", "--seeds", "6")
     assert evaluate(*words) == 0

@@ -10,6 +10,7 @@ import pytest
 from tests.scripts import run_script
 
 
+@pytest.mark.long
 @pytest.mark.integration
 @pytest.mark.parametrize(
     "counts",
