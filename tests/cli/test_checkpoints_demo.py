@@ -11,6 +11,7 @@ from rich.console import Console
 
 from torchloom_core.checkpoints.layout import Folder
 from torchloom_core.demos.checkpoints.incidents import Incident, Save, first_rows, moment
+from torchloom_core.demos.checkpoints.job import whole_in
 from torchloom_core.demos.checkpoints.memory import free_memory
 from torchloom_core.demos.checkpoints.report import Recorded, Report, show, summary_of
 from torchloom_core.demos.checkpoints.script import MEMORY, PATH, REMOTE, SCRIPT, TIERS
@@ -171,3 +172,14 @@ def test_lost_nodes_are_named_and_a_process_by_its_node():
     assert SCRIPT[0].text(nodes) == "node-3 lost"
     assert SCRIPT[1].text(nodes) == "process on node-2"
     assert SCRIPT[-1].text(nodes) == "node-3 and node-2 lost"
+
+
+def test_a_checkpoint_in_memory_is_gone_once_both_copies_of_a_part_are(tmp_path):
+    places = {tmp_path / "node-0", tmp_path / "node-1"}
+    folder = Folder(1, 26, "a" * 8)
+    for name, place in zip(("rank-0.bin", "rank-1.bin"), sorted(places), strict=True):
+        (place / str(folder)).mkdir(parents=True)
+        (place / str(folder) / name).touch()
+    needed = {"rank-0.bin", "rank-1.bin"}
+    assert whole_in(places, needed) == {folder}
+    assert whole_in({tmp_path / "node-0"}, needed) == set()

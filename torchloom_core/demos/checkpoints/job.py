@@ -4,15 +4,15 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
 
-from torchloom_core.checkpoints.layout import Folder
+from torchloom_core.checkpoints.layout import MANIFEST, Folder, read_folder, tensors_file
 from torchloom_core.checkpoints.storage import LocalFolder
-from torchloom_core.checkpoints.stored import complete_folders
 from torchloom_core.demos.checkpoints.script import EVERY_S, MEMORY, PATH, REMOTE, Fault
 from torchloom_core.demos.marks import VARIABLE, own_mark
 from torchloom_core.demos.processes import Processes
@@ -86,13 +86,11 @@ class Job:
             psutil.Process(self.ranks[0].steps[-1]["pid"]).send_signal(signal.SIGTERM)
 
     def complete(self) -> dict[str, set[Folder]]:
-        """Return the complete checkpoints of each tier."""
+        """Return the complete checkpoints of each tier: all ranks' parts are there, and listed."""
         memory = {Path(log.steps[-1]["memory"]) for log in self.ranks if log.steps}
         places = {MEMORY: memory, **{name: {path} for name, path in self._places.items()}}
-        return {
-            tier: {one for path in paths for one in complete_folders(LocalFolder(path))}
-            for tier, paths in places.items()
-        }
+        needed = {MANIFEST, *(tensors_file(rank) for rank in range(len(self.ranks)))}
+        return {tier: whole_in(paths, needed) for tier, paths in places.items()}
 
     def fail(self, fault: Fault) -> None:
         """Kill what fails with SIGKILL; lost nodes lose their memory, and spare ones replace them.
@@ -123,6 +121,15 @@ class Job:
         racks = [place.rack for place in self._training.places]
         lines = [f"{node} {rack}\n" for node, rack in zip(self.nodes, racks, strict=True)]
         self._nodes_file.write_text("".join(lines), encoding="utf-8")
+
+
+def whole_in(paths: set[Path], needed: set[str]) -> set[Folder]:
+    """Return the checkpoints of which these folders together have the needed files."""
+    files: dict[Folder, set[str]] = defaultdict(set)
+    for storage in map(LocalFolder, paths):
+        for folder in filter(None, map(read_folder, storage.folders())):
+            files[folder] |= set(storage.files(str(folder)))
+    return {folder for folder, own in files.items() if needed <= own}
 
 
 def _processes_on(nodes: set[str]) -> Iterator[int]:

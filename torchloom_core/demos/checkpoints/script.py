@@ -45,13 +45,13 @@ class Fault:
 
 
 SCRIPT = (
-    Fault((1,), nodes=True, apart=30),
+    Fault((1,), nodes=True, apart=20),
     Fault((2,)),
     Fault((0,)),
     Fault((1, 2), nodes=True),
 )
-SAVES, SETTLE_S = 3, 2.0
+SAVES, SETTLE_S = 3, 1.0
 """Saves in memory between two failures, at least, and the time that the policy has afterwards: what
 a save costs is measured from the second one on."""
-LAST_S = 5.0
+LAST_S = 3.0
 """Training after the last failure, seconds."""
