@@ -78,6 +78,18 @@ def test_ortools_is_not_loaded_before_a_solver_is_made():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+@pytest.mark.integration
+def test_an_interrupt_reaches_python_after_a_search():
+    code = (
+        "import signal, numpy, torchloom_policies.allreduce.ring_order as ring_order\n"
+        "list(ring_order.RingSolver().search(numpy.ones((4, 4)), numpy.zeros((4, 4))))\n"
+        "try: signal.raise_signal(signal.SIGINT)\n"
+        "except KeyboardInterrupt: print('interrupted')"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stdout) == (0, "interrupted\n"), run.stderr
+
+
 def links_of(speed):
     speed = np.array(speed, dtype=float)
     np.fill_diagonal(speed, np.nan)

@@ -147,6 +147,7 @@ class RingSolver:
                 model.AddHint(arc, (i, j) in used)
         solver = self._cp.CpSolver()
         solver.parameters.num_workers = 1
+        solver.parameters.catch_sigint_signal = False  # afterwards Ctrl-C would end the process
         solver.parameters.random_seed = 0
         solver.parameters.max_deterministic_time = limit_s
         status = solver.Solve(model)
