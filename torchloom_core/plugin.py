@@ -87,6 +87,7 @@ from torchloom_core.interface.traffic import TRAFFIC_NEEDS, Traffic
 from torchloom_core.interface.view import FleetView
 from torchloom_core.interface.view_parts import LighthouseRows, Roster
 from torchloom_core.wire.actions import Action, ChangeKnob, ChangeKnobs, Guard
+from torchloom_core.wire.checkpoint_tiers import TIERS as CHECKPOINT_TIERS
 from torchloom_core.wire.decisions import CordonOver, Notice, Outcome, Proposal, Verdict
 from torchloom_core.wire.events import Fault, Forecast
 from torchloom_core.wire.limits import MAX_ORDER, KnobValue
@@ -94,6 +95,7 @@ from torchloom_core.wire.messages import KnobSpec, Note
 from torchloom_core.wire.placement import Placement
 
 __all__ = [
+    "CHECKPOINT_TIERS",
     "MAX_ORDER",
     "SECOND_NS",
     "TRAFFIC_NEEDS",

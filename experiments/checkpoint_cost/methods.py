@@ -12,11 +12,12 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
 from torchloom_core.checkpoints.storage import storage_at
+from torchloom_core.wire.checkpoint_tiers import PATH
 from torchloom_threadlet.checkpoint.checkpointer import Checkpointer
 from torchloom_threadlet.checkpoint.loop import TrainingLoop
 from torchloom_threadlet.checkpoint.saving_ranks import SavingRanks
 from torchloom_threadlet.checkpoint.sources import Sources
-from torchloom_threadlet.checkpoint.tiers import PATH, Tier
+from torchloom_threadlet.checkpoint.tiers import Tier
 from torchloom_threadlet.checkpoint.writer.orders import TierPlace
 
 

@@ -38,9 +38,9 @@ from experiments.checkpoint_interval_live.report import (
     with_equal_restarts,
 )
 from experiments.many_workers.run import Weaver
-from torchloom_core.lab.evaluate.measured_costs import SAVED
 from torchloom_core.live.trajectory.layout import run_folder
 from torchloom_core.live.trajectory.reader import read_epochs
+from torchloom_core.wire.checkpoint_tiers import SAVED
 from torchloom_core.wire.messages import Note
 
 HERE = Path(__file__).parent

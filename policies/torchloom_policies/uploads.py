@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from torchloom_core.plugin import (
+    CHECKPOINT_TIERS,
     SECOND_NS,
     TRAFFIC_NEEDS,
     ChangeKnob,
@@ -24,7 +25,7 @@ from torchloom_core.plugin import (
     Traffic,
     hookimpl,
 )
-from torchloom_policies.checkpoint_interval.tiers import FELT_NEEDS, KNOBS, least_felt_s
+from torchloom_policies.checkpoint_interval.tiers import FELT_NEEDS, least_felt_s
 from torchloom_policies.number_knobs import numbers, within
 
 _TOLERANCE = 1.2
@@ -171,7 +172,8 @@ class UploadsPolicy:
     def _interval_s(self, training: list[int], view: FleetView) -> float:
         """Return the shortest checkpoint interval of any worker and tier, 0 if unknown."""
         values = view.latest(self._options.interval)[training].tolist()
-        for knob in (self._options.interval, *KNOBS.values()):
+        knobs = {self._options.interval, *(tier.knob for tier in CHECKPOINT_TIERS.values())}
+        for knob in sorted(knobs):
             values += numbers(knob, training, view)
         return min((value for value in values if 1.0 <= value < math.inf), default=0.0)
 

@@ -1,16 +1,19 @@
 """Where copies are kept, what a save costs, and which tier is due."""
 
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from torchloom_core.checkpoints.storage import LocalFolder
+from torchloom_core.wire.checkpoint_tiers import MEMORY, PATH
 from torchloom_threadlet.checkpoint.felt import FeltCosts
 from torchloom_threadlet.checkpoint.nodes import Node, copy_of
+from torchloom_threadlet.checkpoint.outcomes import Outcomes
 from torchloom_threadlet.checkpoint.sources import Sources
-from torchloom_threadlet.checkpoint.tiers import MEMORY, PATH, Tier, measurements
+from torchloom_threadlet.checkpoint.tiers import Tier, measurements
 from torchloom_threadlet.checkpoint.writer.node_memory import NodeMemory
 from torchloom_threadlet.checkpoint.writer.orders import TierPlace
 from torchloom_threadlet.checkpoint.writer.pace import Pace
@@ -99,6 +102,17 @@ def test_a_tier_is_due_again_when_its_interval_is_over_and_its_save_too(monkeypa
     tier.end(4, saved=True)
     assert tier.saved_s == begun_s + 11
     assert tier.is_due(begun_s + 30)
+
+
+@pytest.mark.parametrize("how", ["give_up", "lose"])
+def test_a_save_whose_end_nobody_reports_does_not_hold_up_the_next(how):
+    tier, notes = Tier(TierPlace(name=PATH, place="", keep=1), every_s=10.0), []
+    loop = SimpleNamespace(note=lambda kind, fields: notes.append((kind, fields.get("tier"))))
+    outcomes = Outcomes({PATH: tier}, SimpleNamespace(blocked_s=0.0), loop, 0, lambda: None)
+    tier.begin(4, tier.saved_s + 11)
+    getattr(outcomes, how)()
+    assert tier.is_due(tier.saved_s + 30)
+    assert notes == ([("checkpoint_failed", PATH)] if how == "lose" else [])
 
 
 def test_a_failure_that_spares_a_tier_loses_what_is_newer_than_it_and_those_after_it():

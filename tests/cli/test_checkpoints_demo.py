@@ -14,9 +14,10 @@ from torchloom_core.demos.checkpoints.incidents import Incident, Save, first_row
 from torchloom_core.demos.checkpoints.job import whole_in
 from torchloom_core.demos.checkpoints.memory import free_memory
 from torchloom_core.demos.checkpoints.report import Recorded, Report, show, summary_of
-from torchloom_core.demos.checkpoints.script import MEMORY, PATH, REMOTE, SCRIPT, TIERS
+from torchloom_core.demos.checkpoints.script import SCRIPT
 from torchloom_core.demos.steplog import StepLog
 from torchloom_core.live.trajectory.recovery_phases import Recovery
+from torchloom_core.wire.checkpoint_tiers import MEMORY, PATH, REMOTE, TIERS
 
 RANKS = 3
 STARTS = ((0.0, -1, 30, 6.0), (50.0, 26, 50, 2.0), (100.0, 40, 60, 2.0))

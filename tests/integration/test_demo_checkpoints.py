@@ -6,9 +6,10 @@ import pytest
 from rich.console import Console
 
 from torchloom_core.demos.checkpoints.play import play_checkpoints
-from torchloom_core.demos.checkpoints.script import MEMORY, PATH, TRAINING
+from torchloom_core.demos.checkpoints.script import TRAINING
 from torchloom_core.demos.folder import PLOT
 from torchloom_core.demos.stage import stage
+from torchloom_core.wire.checkpoint_tiers import MEMORY, PATH
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 

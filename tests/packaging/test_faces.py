@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 
 FACES = {
     "torchloom_core.plugin": """
-        MAX_ORDER SECOND_NS TRAFFIC_NEEDS UNSAVED_WORK
+        CHECKPOINT_TIERS MAX_ORDER SECOND_NS TRAFFIC_NEEDS UNSAVED_WORK
         ActedOn Action AdmitGroup Alert ChangeKnob ChangeKnobs CollectDump ConfigError CordonNode
         CordonOver Costs Delivery DrainGroup Effector EvictGroup Example Fault FleetView Floats
         Forecast Guard Hazard Ints

@@ -7,8 +7,9 @@ import numpy as np
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.interface.arrays import Floats
 from torchloom_core.interface.view import FleetView
+from torchloom_core.wire.checkpoint_tiers import PATH, TIERS
 
-UNSAVED_WORK = "unsaved_work_s"
+UNSAVED_WORK = TIERS[PATH].unsaved
 """The metric of a trainer's work since its last checkpoint, seconds."""
 
 _CERTAIN = 1.0 - 1e-12

@@ -6,25 +6,23 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from torchloom_core.plugin import UNSAVED_WORK, FleetView, Need, RunFailures
+from torchloom_core.plugin import (
+    CHECKPOINT_TIERS,
+    UNSAVED_WORK,
+    FleetView,
+    Need,
+    RunFailures,
+)
 from torchloom_policies.number_knobs import numbers
 
-MEMORY, PATH, REMOTE = "memory", "path", "remote"
+MEMORY, PATH, REMOTE = CHECKPOINT_TIERS
 
-KNOBS = {MEMORY: "checkpoint_memory_interval_s", REMOTE: "checkpoint_remote_interval_s"}
-"""The knobs of the tiers beside the path, whose knob an option names."""
-
-_FELT = {
-    MEMORY: "checkpoint_memory_felt_s",
-    PATH: "checkpoint_felt_s",
-    REMOTE: "checkpoint_remote_felt_s",
-}
-_UNSAVED = {MEMORY: "unsaved_memory_s", PATH: UNSAVED_WORK, REMOTE: "unsaved_remote_s"}
-
-FELT_NEEDS = tuple(Need(metric, optional=True) for metric in _FELT.values())
+FELT_NEEDS = tuple(Need(tier.felt, optional=True) for tier in CHECKPOINT_TIERS.values())
 """The metrics of what a save costs; ``loom.checkpoints`` reports them."""
 
-UNSAVED_NEEDS = tuple(Need(metric, optional=metric != UNSAVED_WORK) for metric in _UNSAVED.values())
+UNSAVED_NEEDS = tuple(
+    Need(tier.unsaved, optional=tier.unsaved != UNSAVED_WORK) for tier in CHECKPOINT_TIERS.values()
+)
 """The metrics of what a failure would lose that spares the tier."""
 
 _PRIOR_SHARE, _PRIOR_FAILURES = 0.1, 1.0
@@ -49,7 +47,7 @@ class Tier:
 
     def unsaved_s(self, view: FleetView) -> float | None:
         """Return the work that a failure now would lose, seconds; None if it is not reported."""
-        return largest(view, _UNSAVED[self.name])
+        return largest(view, CHECKPOINT_TIERS[self.name].unsaved)
 
 
 def offered(
@@ -61,7 +59,7 @@ def offered(
     several nodes, the remote tier for those of several racks, which may take the path's storage
     with them. A tier is also for what an absent one before it would be for.
     """
-    knobs = {MEMORY: KNOBS[MEMORY], PATH: path_knob, REMOTE: KNOBS[REMOTE]}
+    knobs = {name: tier.knob for name, tier in CHECKPOINT_TIERS.items()} | {PATH: path_knob}
     values = {name: numbers(knob, training, view) for name, knob in knobs.items()}
     present = [name for name in knobs if values[name]]
     reach = dict(_reached(failures))
@@ -73,7 +71,7 @@ def offered(
             name=name,
             knob=knobs[name],
             values=tuple(values[name]),
-            save_s=largest(view, _FELT[name]),
+            save_s=largest(view, CHECKPOINT_TIERS[name].felt),
             share=upto - before,
         )
         found.append(tier)
@@ -94,7 +92,7 @@ def _posterior(seen: int, of: int) -> float:
 
 def least_felt_s(view: FleetView) -> float | None:
     """Return what a save costs in the tier where it costs least; None if none was measured."""
-    felt_s = [largest(view, metric) for metric in _FELT.values()]
+    felt_s = [largest(view, tier.felt) for tier in CHECKPOINT_TIERS.values()]
     return min((each for each in felt_s if each is not None), default=None)
 
 

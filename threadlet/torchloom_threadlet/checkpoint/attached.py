@@ -11,13 +11,14 @@ from typing import Any, TypedDict, Unpack
 
 from torchloom_core.checkpoints.storage import LocalFolder, storage_at
 from torchloom_core.floor.errors import CheckpointError
+from torchloom_core.wire.checkpoint_tiers import MEMORY, PATH, REMOTE, TIERS
 from torchloom_core.wire.start_phases import RESTORE
 from torchloom_threadlet.checkpoint.checkpointer import Checkpointer
 from torchloom_threadlet.checkpoint.loop import LoopState, TrainingLoop
 from torchloom_threadlet.checkpoint.nodes import Nodes
 from torchloom_threadlet.checkpoint.saving_ranks import SavingRanks
 from torchloom_threadlet.checkpoint.sources import Sources
-from torchloom_threadlet.checkpoint.tiers import INTERVALS, MEMORY, PATH, REMOTE, Tier
+from torchloom_threadlet.checkpoint.tiers import Tier
 from torchloom_threadlet.checkpoint.writer.orders import TierPlace
 from torchloom_threadlet.trainer.first_batch import mark_first_batch
 
@@ -168,7 +169,7 @@ def _register_interval(loom: Any, tier: Tier) -> None:
         tier.every_s = seconds
 
     loom.knob(
-        INTERVALS[tier.name],
+        TIERS[tier.name].knob,
         lambda: tier.every_s,
         set_interval,
         low=1.0,

@@ -8,6 +8,7 @@ from typing import Any
 
 from torchloom_core.checkpoints.layout import Folder
 from torchloom_core.floor.errors import CheckpointError
+from torchloom_core.wire.checkpoint_tiers import REMOTE
 from torchloom_threadlet.checkpoint.agreement import Requests, SaveRequests
 from torchloom_threadlet.checkpoint.loop import TrainingLoop
 from torchloom_threadlet.checkpoint.outcomes import Outcomes, number_parts
@@ -16,7 +17,7 @@ from torchloom_threadlet.checkpoint.saver import Saver
 from torchloom_threadlet.checkpoint.saving_ranks import SavingRanks
 from torchloom_threadlet.checkpoint.sources import Sources
 from torchloom_threadlet.checkpoint.state import TrainingState
-from torchloom_threadlet.checkpoint.tiers import REMOTE, Tier, measurements
+from torchloom_threadlet.checkpoint.tiers import Tier, measurements
 from torchloom_threadlet.checkpoint.writer.orders import Order
 
 _LOOK_S, _STORING_S = 0.02, 60.0
@@ -120,8 +121,11 @@ class Checkpointer:
         return self._saver.longest_wait_s
 
     def measurements(self) -> dict[str, float]:
-        """Return the metrics of a step: what a failure now would lose, what a save costs."""
-        return measurements(self.tiers.values())
+        """Return the metrics of a step: what a failure now would lose, what a save costs.
+
+        None of ranks that do not save: another replica group does.
+        """
+        return measurements(self.tiers.values()) if self._loop.saves() else {}
 
     def rewind(self) -> None:
         """Load the newest checkpoint again, on all ranks at the same step.
@@ -250,7 +254,7 @@ class Checkpointer:
         """End the writer, and with it the lock of the place."""
         self._finish_copy()
         self._saver.close()
-        self._full.is_needed = True
+        self._outcomes.give_up()
 
     def _begin(self, step: int, tiers: list[str], now_s: float) -> None:
         """Copy this rank's part into a free slot, for these tiers."""

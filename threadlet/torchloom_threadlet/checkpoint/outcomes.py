@@ -5,11 +5,12 @@ from collections import deque
 from collections.abc import Callable, Mapping
 
 from torchloom_core.floor.plain_text import plain_line
+from torchloom_core.wire.checkpoint_tiers import FAILED, MEMORY, NOT_COPIED, REMOTE, SAVED
 from torchloom_threadlet.checkpoint.felt import FeltCosts
 from torchloom_threadlet.checkpoint.full_ones import FullOnes
 from torchloom_threadlet.checkpoint.loop import TrainingLoop
 from torchloom_threadlet.checkpoint.saver import Saver
-from torchloom_threadlet.checkpoint.tiers import MEMORY, REMOTE, Tier
+from torchloom_threadlet.checkpoint.tiers import Tier
 from torchloom_threadlet.checkpoint.writer.orders import Report
 
 _STEP_BITS = 40
@@ -74,7 +75,7 @@ class Outcomes:
             case "not_copied":
                 text = "the checkpoint at step %d has no copy on another node: %s"
                 _logger.warning(text, report.step, why)
-                self._loop.note("checkpoint_not_copied", {**fields, "why": report.detail})
+                self._loop.note(NOT_COPIED, {**fields, "why": report.detail})
             case "failed" | "incomplete":
                 if report.what == "failed":
                     self.lost.append(report.step)
@@ -82,7 +83,7 @@ class Outcomes:
                 where = "" if len(self._tiers) == 1 else f" in the tier {report.tier}"
                 text = "the checkpoint at step %d is not saved%s: %s"
                 _logger.warning(text, report.step, where, why)
-                self._loop.note("checkpoint_failed", {**fields, "why": report.detail})
+                self._loop.note(FAILED, {**fields, "why": report.detail})
             case "stored" if self._rank != 0:
                 self._end(tier, report.step, saved=True)
             case "complete":
@@ -91,7 +92,7 @@ class Outcomes:
                     self.good = max(self.good, number_of(report.generation, report.step))
                 self.note_any()
                 more = {"bytes": report.bytes, "felt_s": felt_s, "blocked_s": self._saver.blocked_s}
-                self._loop.note("checkpoint_saved", fields | more)
+                self._loop.note(SAVED, fields | more)
 
     def fail(self, step: int, why: str) -> None:
         """Note that the state at a step was not handed to the writer."""
@@ -104,14 +105,23 @@ class Outcomes:
         """Note that the writer ended before it had stored what is under way."""
         for tier in self._tiers.values():
             if tier.is_saving and tier.step is not None:
-                self.complain(tier.step, f"the writer has ended, in the tier {tier.name}")
+                self.complain(tier.step, "the writer has ended", tier.name)
                 self._end(tier, tier.step, saved=False)
 
-    def complain(self, step: int, why: str) -> None:
-        """Log that there is no checkpoint, and tell the other ranks and the Weaver."""
+    def give_up(self) -> None:
+        """Take no more reports of what is being stored: another replica group saves from now on."""
+        self.full.is_needed = True
+        for tier in self._tiers.values():
+            if tier.is_saving and tier.step is not None:
+                self._end(tier, tier.step, saved=False)
+
+    def complain(self, step: int, why: str, tier: str = "") -> None:
+        """Log that there is no checkpoint, in a tier or in all; tell other ranks and the Weaver."""
         self.lost.append(step)
-        _logger.warning("no checkpoint at step %d: %s", step, plain_line(why))
-        self._loop.note("checkpoint_failed", {"step": step, "why": why})
+        where = f" in the tier {tier}" if tier and len(self._tiers) > 1 else ""
+        _logger.warning("no checkpoint at step %d%s: %s", step, where, plain_line(why))
+        of_tier = {"tier": tier} if tier else {}
+        self._loop.note(FAILED, {"step": step, "why": why, **of_tier})
 
     def _end(self, tier: Tier, step: int, *, saved: bool) -> float:
         """Note the end of a save; return what the run felt of it, seconds."""

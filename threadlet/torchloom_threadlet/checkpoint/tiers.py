@@ -3,22 +3,8 @@
 import time
 from collections.abc import Iterable
 
+from torchloom_core.wire.checkpoint_tiers import TIERS
 from torchloom_threadlet.checkpoint.writer.orders import TierPlace
-
-MEMORY, PATH, REMOTE = "memory", "path", "remote"
-INTERVALS = {
-    MEMORY: "checkpoint_memory_interval_s",
-    PATH: "checkpoint_interval_s",
-    REMOTE: "checkpoint_remote_interval_s",
-}
-"""The knob of each tier."""
-
-_UNSAVED = {MEMORY: "unsaved_memory_s", PATH: "unsaved_work_s", REMOTE: "unsaved_remote_s"}
-_FELT = {
-    MEMORY: "checkpoint_memory_felt_s",
-    PATH: "checkpoint_felt_s",
-    REMOTE: "checkpoint_remote_felt_s",
-}
 
 
 class Tier:
@@ -84,7 +70,7 @@ def measurements(tiers: Iterable[Tier]) -> dict[str, float]:
     saved_s = 0.0
     for tier in reversed(list(tiers)):
         saved_s = max(saved_s, tier.saved_s)
-        found[_UNSAVED[tier.name]] = now_s - saved_s
+        found[TIERS[tier.name].unsaved] = now_s - saved_s
         if tier.felt_s is not None:
-            found[_FELT[tier.name]] = tier.felt_s
+            found[TIERS[tier.name].felt] = tier.felt_s
     return found

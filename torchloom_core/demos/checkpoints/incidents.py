@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchloom_core.checkpoints.layout import Folder
-from torchloom_core.demos.checkpoints.script import REMOTE, TIERS
 from torchloom_core.demos.steplog import StepLog
 from torchloom_core.live.trajectory.recovery_phases import Recovery
+from torchloom_core.wire.checkpoint_tiers import REMOTE, TIERS
 
 _RECENT = 50
 _NEAR_S = 5.0

@@ -13,10 +13,11 @@ import psutil
 
 from torchloom_core.checkpoints.layout import MANIFEST, Folder, read_folder, tensors_file
 from torchloom_core.checkpoints.storage import LocalFolder
-from torchloom_core.demos.checkpoints.script import EVERY_S, MEMORY, PATH, REMOTE, Fault
+from torchloom_core.demos.checkpoints.script import EVERY_S, Fault
 from torchloom_core.demos.marks import VARIABLE, own_mark
 from torchloom_core.demos.processes import Processes
 from torchloom_core.demos.scenario import Training
+from torchloom_core.wire.checkpoint_tiers import MEMORY, PATH, REMOTE
 
 _JOB = "job"
 _NODE = "TORCHLOOM_NODE"

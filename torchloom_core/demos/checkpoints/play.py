@@ -24,13 +24,9 @@ from torchloom_core.demos.checkpoints.job import Job
 from torchloom_core.demos.checkpoints.plot import draw
 from torchloom_core.demos.checkpoints.script import (
     LAST_S,
-    MEMORY,
-    PATH,
-    REMOTE,
     SAVES,
     SCRIPT,
     SETTLE_S,
-    TIERS,
     Fault,
 )
 from torchloom_core.demos.folder import PLOT, RUN, check_promises, show_files, write_summary
@@ -38,6 +34,7 @@ from torchloom_core.demos.processes import Processes
 from torchloom_core.demos.scenario import Training
 from torchloom_core.demos.steplog import StepLog
 from torchloom_core.floor.errors import StateError
+from torchloom_core.wire.checkpoint_tiers import MEMORY, PATH, REMOTE, TIERS
 
 _WAIT_S = 120.0
 _LOOK_S = 0.1

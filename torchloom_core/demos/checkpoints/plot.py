@@ -7,7 +7,7 @@ from typing import Any
 
 from torchloom_core.demos.checkpoints.incidents import Save
 from torchloom_core.demos.checkpoints.report import Report
-from torchloom_core.demos.checkpoints.script import MEMORY, PATH, REMOTE, TIERS
+from torchloom_core.wire.checkpoint_tiers import MEMORY, PATH, REMOTE, TIERS
 
 _COLOURS = {MEMORY: "#1f6f8b", PATH: "#7a9a3a", REMOTE: "#b5482e"}
 _MARKERS = {MEMORY: ("o", 4), PATH: ("s", 6), REMOTE: ("D", 8)}

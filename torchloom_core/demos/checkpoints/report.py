@@ -13,15 +13,15 @@ from rich.markup import escape
 from rich.table import Table
 
 from torchloom_core.demos.checkpoints.incidents import Incident, Save, differing
-from torchloom_core.demos.checkpoints.script import EVERY_S, MEMORY, PATH, TIERS
+from torchloom_core.demos.checkpoints.script import EVERY_S
 from torchloom_core.demos.folder import show_promises
 from torchloom_core.demos.steplog import StepLog
 from torchloom_core.live.trajectory.reader import read_epochs
 from torchloom_core.live.trajectory.recorded_recoveries import recorded_recoveries
 from torchloom_core.live.trajectory.recovery_phases import PHASES, Recovery
+from torchloom_core.wire.checkpoint_tiers import MEMORY, PATH, SAVED, TIERS
 from torchloom_core.wire.messages import Note
 
-_SAVED = "checkpoint_saved"
 _LARGEST_DIFFERENCE = 0.05
 _LEGEND = (
     "[dim]lost: steps trained again, and their usual time; remote alone: had the job saved in the "
@@ -47,7 +47,7 @@ class Recorded:
         for record in read_epochs(trajectory):
             for recorded in record.inputs():
                 note = recorded.message
-                if isinstance(note, Note) and note.kind == _SAVED:
+                if isinstance(note, Note) and note.kind == SAVED:
                     tier, fields = str(note.fields["tier"]), note.fields
                     felt_s[tier].append(float(fields["felt_s"] or 0.0))
                     sizes[tier].append(float(fields["bytes"] or 0.0))

@@ -3,10 +3,7 @@
 from dataclasses import dataclass
 
 from torchloom_core.demos.scenario import Place, Training
-
-MEMORY, PATH, REMOTE = "memory", "path", "remote"
-TIERS = (MEMORY, PATH, REMOTE)
-"""The least durable first."""
+from torchloom_core.wire.checkpoint_tiers import MEMORY, PATH, REMOTE
 
 EVERY_S = {MEMORY: 4.0, PATH: 10.0, REMOTE: 12.0}
 """The script's own intervals, with which the job starts, seconds."""

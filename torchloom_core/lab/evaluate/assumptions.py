@@ -12,10 +12,10 @@ from torchloom_core.lab.evaluate.goodput.candidates import Forecaster
 from torchloom_core.lab.evaluate.goodput.episode import DAY_NS, span_ns
 from torchloom_core.lab.evaluate.goodput.job import FIRST_INTERVAL_S, INSURANCE_S, STALLS
 from torchloom_core.lab.evaluate.goodput.run import Setting
-from torchloom_core.lab.evaluate.measured_costs import MEMORY
 from torchloom_core.lab.learning.model import Model
 from torchloom_core.lab.trace.bundle.bundle import Bundle
 from torchloom_core.lab.trace.feed.watched import watch
+from torchloom_core.wire.checkpoint_tiers import MEMORY
 
 
 def of_trace(bundle: Bundle) -> Iterator[str]:

@@ -17,14 +17,12 @@ from torchloom_core.floor.errors import StateError
 from torchloom_core.live.trajectory.reader import read_epochs
 from torchloom_core.live.trajectory.recorded_recoveries import recorded_recoveries
 from torchloom_core.live.trajectory.recovery_phases import DETECT, Recovery
+from torchloom_core.wire.checkpoint_tiers import MEMORY, PATH, REMOTE, SAVED
 from torchloom_core.wire.messages import Note
 from torchloom_core.wire.start_phases import RESTORE
 
-MEMORY = "memory"
-DURABLE = ("path", "remote")
+DURABLE = (PATH, REMOTE)
 """The tiers whose checkpoints outlive any node, the one that saves more often first."""
-
-SAVED = "checkpoint_saved"
 
 
 class SaveCost(msgspec.Struct, frozen=True):

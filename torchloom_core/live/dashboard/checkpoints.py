@@ -15,21 +15,14 @@ import numpy as np
 from torchloom_core.floor.plain_text import plain_line
 from torchloom_core.interface.arrays import Floats
 from torchloom_core.live.dashboard.board import STATES, Board
+from torchloom_core.wire.checkpoint_tiers import FAILED, NOT_COPIED, PATH, SAVED, TIERS
 from torchloom_core.wire.messages import Note
 
-SAVED, FAILED, NOT_COPIED = "checkpoint_saved", "checkpoint_failed", "checkpoint_not_copied"
 KINDS = frozenset({SAVED, FAILED, NOT_COPIED})
 """Kinds of the notes that are shown."""
 
 MOST_EVENTS = 300
 """Events that are stored: as many as the page stores."""
-
-_OF_TIER = {
-    "memory": ("unsaved_memory_s", "checkpoint_memory_felt_s"),
-    "path": ("unsaved_work_s", "checkpoint_felt_s"),
-    "remote": ("unsaved_remote_s", "checkpoint_remote_felt_s"),
-}
-"""Of each tier, the least durable first: what a failure loses, and what a save costs."""
 
 _OF_ALL = ""
 """The tier of a failure that all tiers have in common."""
@@ -80,9 +73,9 @@ class Checkpoints:
 
     def take(self, note: Note, now_s: float) -> None:
         """Take a note of one of ``KINDS``."""
-        usual = "path" if note.kind == SAVED else _OF_ALL  # of a run without tiers
+        usual = PATH if note.kind == SAVED else _OF_ALL  # of a run without tiers
         name = str(note.fields.get("tier", usual))
-        if name not in _OF_TIER:
+        if name not in TIERS:
             name = _OF_ALL
         step = _number(note.fields.get("step"))
         at_step = note.step if step is None else int(step)
@@ -123,7 +116,7 @@ class Checkpoints:
         in_run = np.isin(board.states(now_s), _IN_RUN)
         gpus = self.gpus_per_worker * int(in_run.sum())
         rows = []
-        for name, (unsaved, felt) in _OF_TIER.items():
+        for name, (_, unsaved, felt) in TIERS.items():
             unsaved_s = _largest(board.values(unsaved)[in_run])
             if name not in self._tiers and unsaved not in board.metrics:
                 continue

@@ -21,6 +21,11 @@ class Content:
         Where it is read from; each byte is compared with its digest.
     read : callable
         Takes the bytes of each piece that was read.
+
+    Raises
+    ------
+    CheckpointError
+        If there is no model.
     """
 
     def __init__(self, checkpoint: Checkpoint, read: Callable[[int], None]) -> None:
@@ -31,6 +36,8 @@ class Content:
         self._tensors = {name: self._empty(name) for name in self._pieces}
         self._names = {id(tensor): name for name, tensor in self._tensors.items()}
         self.values: dict[str, Any] = decode(checkpoint.shards[0].shared, self._tensors)
+        if not any(self.kinds("model")):
+            raise CheckpointError(f"{checkpoint.folder}: need a model, has none")
 
     def kinds(self, kind: str) -> Iterator[str]:
         """Yield the names of its models (``model``) or optimizers (``optim``)."""

@@ -37,8 +37,6 @@ def export(checkpoint: Checkpoint, folder: Path, read: Callable[[int], None]) ->
     """
     content = Content(checkpoint, read)
     state = {name: content.values[name] for name in content.kinds("model")}
-    if not state:
-        raise CheckpointError(f"{checkpoint.folder}: need a model, has none")
     for name in content.kinds("optim"):
         state[name] = _by_full_names(content.values[name])
     try:

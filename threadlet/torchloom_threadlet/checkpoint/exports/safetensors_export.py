@@ -40,10 +40,7 @@ def export(
         If the checkpoint has no model, is damaged, or the format cannot hold a tensor.
     """
     content = Content(checkpoint, read)
-    models = list(content.kinds("model"))
-    if not models:
-        raise CheckpointError(f"{checkpoint.folder}: need a model, has none")
-    for model in models:
+    for model in content.kinds("model"):
         state = content.values[model]
         tensors = {name: one for name, one in state.items() if isinstance(one, Tensor)}
         files = list(_in_files(tensors, largest))

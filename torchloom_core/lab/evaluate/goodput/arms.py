@@ -11,7 +11,8 @@ import msgspec
 
 from torchloom_core.config.schema import Evaluate
 from torchloom_core.lab.evaluate.arm import MEMBERSHIP_POLICY, Arm, ArmKind, Foresight
-from torchloom_core.lab.evaluate.measured_costs import DURABLE, MEMORY, MeasuredCosts
+from torchloom_core.lab.evaluate.measured_costs import DURABLE, MeasuredCosts
+from torchloom_core.wire.checkpoint_tiers import MEMORY
 
 HOUR_S = 3600.0
 FORECAST_POLICY = "failure_forecast"
