@@ -1,5 +1,6 @@
 """A checkpoint loads as it was saved; a damaged one is found, and the one before it is used."""
 
+import hashlib
 import random
 import shutil
 
@@ -7,10 +8,11 @@ import msgspec
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
+from msgspec.structs import replace
 from torch import nn
 
 from tests.checkpoint.states import digest, load, save, trained
-from torchloom_core.checkpoints.layout import MANIFEST, Folder
+from torchloom_core.checkpoints.layout import MANIFEST, Folder, Manifest, Shard, manifest_json
 from torchloom_core.checkpoints.storage import LocalFolder
 from torchloom_core.checkpoints.stored import Checkpoint, complete_folders
 from torchloom_core.floor.errors import CheckpointError
@@ -72,6 +74,32 @@ def test_every_flipped_bit_is_found(tmp_path):
         assert digest(*others) == expected
         file.write_bytes(good)
     assert digest(model) == expected[:1]
+
+
+def test_a_checkpoint_of_format_1_loads_and_its_flipped_bit_is_found(tmp_path):
+    parts = trained()
+    save(tmp_path, parts)
+    folder = only(tmp_path)
+    data = (folder / "rank-0.bin").read_bytes()
+    shard = msgspec.json.decode((folder / "rank-0.json").read_bytes(), type=Shard)
+    pieces = [
+        replace(piece, xxh3="", sha256=hashlib.sha256(data[piece.at : piece.end]).hexdigest())
+        for piece in shard.pieces
+    ]
+    described = msgspec.json.encode(replace(shard, pieces=tuple(pieces)))
+    (folder / "rank-0.json").write_bytes(described)
+    manifest = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=Manifest)
+    [file] = manifest.shards
+    file = replace(file, sha256=hashlib.sha256(described).hexdigest())
+    (folder / MANIFEST).write_bytes(manifest_json(replace(manifest, format=1, shards=(file,))))
+    others = trained(seed=1, steps=0)
+    load(tmp_path, others)
+    assert digest(*others) == digest(*parts)
+    flipped = bytearray(data)
+    flipped[pieces[0].at] ^= 1
+    (folder / "rank-0.bin").write_bytes(flipped)
+    with pytest.raises(CheckpointError, match="its bytes have changed"):
+        load(tmp_path, others)
 
 
 @pytest.mark.parametrize("file", ["rank-0.bin", "rank-0.json", MANIFEST])
@@ -140,7 +168,7 @@ def test_a_later_versions_checkpoint_is_refused_by_its_format(tmp_path):
     path = only(tmp_path) / MANIFEST
     manifest = msgspec.json.decode(path.read_bytes())
     path.write_bytes(msgspec.json.encode(manifest | {"format": 99}))
-    with pytest.raises(CheckpointError, match="need format <= 1, was 99"):
+    with pytest.raises(CheckpointError, match="need format <= 2, was 99"):
         load(tmp_path, trained())
 
 

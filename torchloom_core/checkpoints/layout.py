@@ -14,10 +14,13 @@ import re
 from typing import Any, NamedTuple
 
 import msgspec
+import xxhash
 
 from torchloom_core.wire.limits import Count, Rank, Stamp
 
-FORMAT = 1
+FORMAT = 2
+"""1: the digest of a piece is its SHA-256."""
+
 MANIFEST = "manifest.json"
 
 _TENSORS = ".bin"
@@ -45,8 +48,10 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True):
         How many bytes the tensor has.
     encoded : int
         How many there are in the file, if it is encoded; 0: the tensor's own.
+    xxh3 : str
+        The digest of the bytes in the file, by XXH3 of 128 bits, in hexadecimal digits.
     sha256 : str
-        Of the bytes in the file, in hexadecimal digits.
+        The digest in format 1; "" otherwise.
     """
 
     name: str
@@ -57,12 +62,19 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True):
     at: Count
     bytes: Count
     encoded: Count = 0
+    xxh3: str = ""
     sha256: str = ""
 
     @property
     def end(self) -> int:
         """Where its bytes end in the rank's file."""
         return self.at + (self.encoded or self.bytes)
+
+    def has_digest_of(self, data: memoryview) -> bool:
+        """Return whether these are the bytes of the file, unchanged."""
+        if self.sha256:
+            return hashlib.sha256(data).hexdigest() == self.sha256
+        return xxhash.xxh3_128_hexdigest(data) == self.xxh3
 
 
 class Shard(msgspec.Struct, frozen=True, kw_only=True):

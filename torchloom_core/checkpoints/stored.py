@@ -187,9 +187,8 @@ def _read_piece(source: Storage, folder: str, file: str, piece: Piece, view: mem
         raise _fault(source, folder, file, f"cannot be read: {_reason(error)}") from None
     if at < len(view):
         raise _fault(source, folder, file, f"{piece.name}: it is cut off")
-    if hashlib.sha256(view).hexdigest() != piece.sha256:
-        text = f"{piece.name}: need sha256 {piece.sha256[:12]}..., was another"
-        raise _fault(source, folder, file, text)
+    if not piece.has_digest_of(view):
+        raise _fault(source, folder, file, f"{piece.name}: its bytes have changed since the save")
 
 
 def _decoded(storage: Storage, folder: str, file: str, kind: type[_T]) -> tuple[_T, bytes]:

@@ -1,10 +1,10 @@
 """A rank's part of a small checkpoint: each tensor is encoded when it is written."""
 
-import hashlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
+import xxhash
 
 from torchloom_core.checkpoints.installed import ENCODINGS, installed
 from torchloom_core.checkpoints.layout import Folder, Piece
@@ -41,9 +41,9 @@ class SmallPart(Part):
                 small.role_of(piece.name, trained),
                 None if base is None else memoryview(base),
             ).data
-            digest = hashlib.sha256(data).hexdigest()
+            digest = xxhash.xxh3_128_hexdigest(data)
             self._pieces.append(
-                msgspec.structs.replace(piece, at=self.bytes, encoded=len(data), sha256=digest)
+                msgspec.structs.replace(piece, at=self.bytes, encoded=len(data), xxh3=digest)
             )
             self.bytes += len(data)
             yield memoryview(data)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 import msgspec
+import xxhash
 
 from torchloom_core.checkpoints.layout import (
     MANIFEST,
@@ -73,10 +74,10 @@ class Part:
                 shard = self.shard()
                 pieces = []
                 for piece in shard.pieces:
-                    digest = hashlib.sha256()
+                    digest = xxhash.xxh3_128()
                     for data in self._chunks(piece.at, piece.at + piece.bytes):
                         digest.update(data)
-                    pieces.append(msgspec.structs.replace(piece, sha256=digest.hexdigest()))
+                    pieces.append(msgspec.structs.replace(piece, xxh3=digest.hexdigest()))
                 shard = msgspec.structs.replace(shard, pieces=tuple(pieces))
                 self._described = msgspec.json.encode(shard)
         return self._described
