@@ -1,5 +1,9 @@
 """A folder keeps checkpoints as every storage must, and the contract finds one that does not."""
 
+import errno
+import fcntl
+import mmap
+import os
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -54,3 +58,22 @@ class ByPattern(LocalFolder):
 def test_the_contract_finds_a_storage_that_breaks_a_rule(kind, broken):
     found = broken_rules(StorageContract, new_place=lambda self: folder(kind))
     assert {f"test_{name}" for name in broken} <= found
+
+
+def test_where_the_disk_wants_other_blocks_the_file_is_written_through_the_page_cache(
+    tmp_path, monkeypatch
+):
+    direct, write = [], os.write
+
+    def refuse_direct(handle, data):
+        direct.append(bool(fcntl.fcntl(handle, fcntl.F_GETFL) & os.O_DIRECT))
+        if direct[-1]:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        return write(handle, data)
+
+    content = mmap.mmap(-1, 1 << 16)
+    content.write(os.urandom(1 << 16))
+    monkeypatch.setattr(os, "write", refuse_direct)
+    LocalFolder(tmp_path).write("f/one", [memoryview(content)])
+    assert direct == [True, False]
+    assert (tmp_path / "f" / "one").read_bytes() == content[:]

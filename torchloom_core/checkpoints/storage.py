@@ -1,5 +1,6 @@
 """Where checkpoints are stored: folders of files, each written whole and once."""
 
+import errno
 import fcntl
 import os
 import shutil
@@ -13,6 +14,7 @@ from torchloom_core.checkpoints.installed import STORAGES, installed
 _PART = ".part"
 _LOCK = ".saving"
 _LONGEST_OWNER = 256
+_BLOCK = 4096
 
 
 class Storage(Protocol):
@@ -81,10 +83,7 @@ class LocalFolder:
         part = path.with_name(path.name + _PART)
         try:
             with part.open("wb", buffering=0) as file:
-                for data in parts:
-                    left = memoryview(data)
-                    while len(left):
-                        left = left[file.write(left) :]
+                _write(file.fileno(), parts)
                 os.fsync(file.fileno())
             part.rename(path)
         except BaseException:
@@ -128,6 +127,35 @@ class LocalFolder:
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
+
+
+def _write(handle: int, parts: Iterable[bytes | memoryview]) -> None:
+    """Write all, past the page cache as far as the file system can.
+
+    A copy into the cache would take a core from training, and push out what training reads.
+    """
+    is_direct = _set_direct(handle, on=True)
+    for data in parts:
+        left = memoryview(data)
+        while len(left):
+            if is_direct and len(left) % _BLOCK:
+                is_direct = _set_direct(handle, on=False)
+            try:
+                left = left[os.write(handle, left) :]
+            except OSError as error:
+                if not is_direct or error.errno != errno.EINVAL:
+                    raise
+                is_direct = _set_direct(handle, on=False)
+
+
+def _set_direct(handle: int, *, on: bool) -> bool:
+    """Write past the page cache from now on, or not; return whether it is so."""
+    direct = getattr(os, "O_DIRECT", 0)
+    flags = fcntl.fcntl(handle, fcntl.F_GETFL) & ~direct
+    with suppress(OSError):
+        fcntl.fcntl(handle, fcntl.F_SETFL, flags | direct if on else flags)
+        return on and direct != 0
+    return False
 
 
 def _sync(folder: Path) -> None:

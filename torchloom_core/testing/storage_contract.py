@@ -54,6 +54,7 @@ class StorageContract:
             "empty": [],
             "of-empty-parts": [b"", memoryview(b"")],
             "of-many-parts": [b"ab", b"", memoryview(bytearray(b"-cd-"))[1:3], b"e"],
+            "of-whole-blocks": [large[:8192], large[8192:12289], large[12289:20481]],
             "large": [memoryview(large)[: len(large) // 3], memoryview(large)[len(large) // 3 :]],
         }
         with self.new_place() as opened:
