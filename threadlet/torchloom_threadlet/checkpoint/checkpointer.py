@@ -187,6 +187,8 @@ class Checkpointer:
             return
         if not self._loop.saves():
             self._let_another_save()
+        elif self._boundaries > 1:  # an optimizer has its state since its first step
+            self._saver.prepare()
         if is_last:
             tiers = self.tiers.keys() - {REMOTE}
         else:

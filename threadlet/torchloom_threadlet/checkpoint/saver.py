@@ -3,15 +3,17 @@
 import logging
 import time
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import msgspec
+from torch import Tensor
 
-from torchloom_core.checkpoints.layout import Shard
+from torchloom_core.checkpoints.layout import Piece, Shard
 from torchloom_threadlet.checkpoint.copying import Copy
 from torchloom_threadlet.checkpoint.owner import Owner
 from torchloom_threadlet.checkpoint.pieces import own_pieces, replica_of
 from torchloom_threadlet.checkpoint.saving_ranks import SavingRanks
-from torchloom_threadlet.checkpoint.slots import Slots
+from torchloom_threadlet.checkpoint.slots import ComingSlots, Slots
 from torchloom_threadlet.checkpoint.state import TrainingState
 from torchloom_threadlet.checkpoint.writer.orders import (
     SLOTS,
@@ -31,6 +33,24 @@ _ROOM = 1.25
 _logger = logging.getLogger(__name__)
 
 
+class _Part(NamedTuple):
+    """What a rank saves: its tensors, names of those that only an optimizer changes, the JSON."""
+
+    pieces: list[tuple[Piece, Tensor]]
+    steady: set[str]
+    described: bytes
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of the tensors."""
+        return max((piece.end for piece, _ in self.pieces), default=0)
+
+    @property
+    def size(self) -> int:
+        """The bytes that it takes in a slot."""
+        return self.bytes + len(self.described)
+
+
 class Saver:
     """The slots and the writer of one rank.
 
@@ -48,6 +68,8 @@ class Saver:
         self._state, self._ranks, self._places = state, ranks, tuple(places)
         self._interpreter = find_interpreter()
         self._slots: Slots | None = None
+        self._coming: ComingSlots | None = None
+        self._has_prepared = False
         self._link: WriterLink | None = None
         self._busy: dict[int, set[str]] = {}
         self._copy: Copy | None = None
@@ -103,36 +125,35 @@ class Saver:
                     del self._busy[report.slot]
             yield report
 
+    def prepare(self) -> None:
+        """Have slots made beside training, once; a save that comes sooner waits for them."""
+        if self._has_prepared or self._slots is not None:
+            return
+        self._has_prepared = True
+        try:
+            self._coming = ComingSlots(round(self._part().size * _ROOM))
+        except Exception as error:  # noqa: BLE001 - the save says what cannot be saved
+            _logger.debug("no slots are made beforehand: %s", error)
+
     def begin(self, order: Order) -> None:
         """Copy this rank's part into a free slot; raises what that raises.
 
         ``order`` is given without its slot and sizes.
         """
         begun_s = time.monotonic()
-        gathered = self._state.gather(self._ranks.rank)
-        steady = self._state.steady()
-        replica = replica_of(self._state.models.values())
-        pieces = own_pieces(gathered.tensors, frozenset(steady), replica, self._ranks.rank)
-        size = max((piece.at + piece.bytes for piece, _ in pieces), default=0)
-        shard = Shard(
-            rank=self._ranks.rank,
-            pieces=tuple(piece for piece, _ in pieces),
-            own=gathered.own,
-            shared=gathered.shared,
-        )
-        described = msgspec.json.encode(shard)
-        slots = self._make_room(size + len(described))
+        part = self._part()
+        slots = self._make_room(part.size)
         slot = min(set(range(SLOTS)) - self._busy.keys())
-        slots.put(slot, size, described)
+        slots.put(slot, part.bytes, part.described)
         self._order = msgspec.structs.replace(
             order,
             slot=slot,
-            bytes=size,
-            described=len(described),
+            bytes=part.bytes,
+            described=len(part.described),
             owner=str(Owner.of_this_process()),
         )
         may_lag = self._state.steppers and not self._is_torn
-        self._copy = Copy(slots, slot, pieces, steady if may_lag else set())
+        self._copy = Copy(slots, slot, part.pieces, part.steady if may_lag else set())
         self._busy[slot] = set(order.tiers)
         self.blocked_s = time.monotonic() - begun_s
         self.longest_wait_s = max(self.longest_wait_s, self.blocked_s)
@@ -168,8 +189,24 @@ class Saver:
         """Have the writer store what is complete, and end; it is not waited for."""
         if self._link is not None:
             self._link.close()
-        self._link = self._slots = None
+        if self._coming is not None:
+            self._coming.give_up()
+        self._link = self._slots = self._coming = None
         self._busy = {}
+
+    def _part(self) -> "_Part":
+        """Return what this rank saves, as it is now."""
+        gathered = self._state.gather(self._ranks.rank)
+        steady = self._state.steady()
+        replica = replica_of(self._state.models.values())
+        pieces = own_pieces(gathered.tensors, frozenset(steady), replica, self._ranks.rank)
+        shard = Shard(
+            rank=self._ranks.rank,
+            pieces=tuple(piece for piece, _ in pieces),
+            own=gathered.own,
+            shared=gathered.shared,
+        )
+        return _Part(pieces, steady, msgspec.json.encode(shard))
 
     def _make_room(self, size: int) -> Slots:
         """Return slots of this size that have a writer; those that are too small are given up."""
@@ -184,7 +221,7 @@ class Saver:
         if slots is not None and not is_served:
             slots.remove()
         self._link, self._busy = None, {}
-        self._slots = slots = Slots(round(size * _ROOM))
+        self._slots = slots = self._new_slots(size)
         try:
             self._link = WriterLink(self._interpreter, slots.path)
         except OSError:
@@ -194,3 +231,12 @@ class Saver:
         self._link.send(Begin(tiers=self._places))
         self._link.send(self._limit)
         return slots
+
+    def _new_slots(self, size: int) -> Slots:
+        coming, self._coming = self._coming, None
+        if coming is not None:
+            slots = coming.wait()
+            if slots.bytes >= size:
+                return slots
+            slots.remove()
+        return Slots(round(size * _ROOM))

@@ -8,6 +8,8 @@ import mmap
 import os
 import secrets
 import tempfile
+import threading
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -59,6 +61,34 @@ class Slots:
     def remove(self) -> None:
         """Remove the file; the memory is freed once nobody has it mapped."""
         self.path.unlink(missing_ok=True)
+
+
+class ComingSlots:
+    """Slots that are made in a thread: to touch gigabytes takes seconds."""
+
+    def __init__(self, size: int) -> None:
+        self._made: Slots | None = None
+        self._error: OSError | None = None
+        self._thread = threading.Thread(target=self._make, args=(size,), daemon=True)
+        self._thread.start()
+
+    def wait(self) -> Slots:
+        """Wait until they are made, and return them; raises OSError if there is no room."""
+        self._thread.join()
+        if self._made is None:
+            raise self._error or OSError("the slots were not made")
+        return self._made
+
+    def give_up(self) -> None:
+        """Remove them."""
+        with suppress(OSError):
+            self.wait().remove()
+
+    def _make(self, size: int) -> None:
+        try:
+            self._made = Slots(size)
+        except OSError as error:
+            self._error = error
 
 
 def _remove_left_over(folder: Path, prefix: str) -> None:
