@@ -42,7 +42,8 @@ class FeltCosts:
     def begin(self, tiers: Collection[str]) -> None:
         """Note that a save begins in these tiers."""
         if self._usual and not self._running:
-            self._usual_s = statistics.median(self._usual)
+            most_s = _MOST * statistics.median(self._usual)
+            self._usual_s = statistics.mean(s for s in self._usual if s <= most_s)
         self._running |= dict.fromkeys(tiers, 0.0)
 
     def end(self, tier: str, blocked_s: float, *, saved: bool) -> float:
