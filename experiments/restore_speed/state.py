@@ -5,6 +5,7 @@ import time
 
 import msgspec
 import torch
+import xxhash
 
 from torchloom_core.checkpoints.layout import (
     MANIFEST,
@@ -43,7 +44,7 @@ def save(storage: Storage, state: dict[str, torch.Tensor]) -> None:
                 sizes=tuple(tensor.shape),
                 at=at,
                 bytes=tensor.nbytes,
-                sha256=hashlib.sha256(memoryview(tensor.numpy()).cast("B")).hexdigest(),
+                xxh3=xxhash.xxh3_128_hexdigest(memoryview(tensor.numpy()).cast("B")),
             )
         )
         at += tensor.nbytes

@@ -5,6 +5,7 @@ is read, the metadata are made from JSON.
 """
 
 import ctypes
+import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -22,7 +23,8 @@ from torch.futures import Future
 from torchloom_core.checkpoints.stored import Checkpoint
 from torchloom_threadlet.checkpoint.json_state import dtype_named
 
-_AT_ONCE = 4
+_AT_ONCE = max(2, min(4, os.cpu_count() or 1))
+"""More than there are cores take turns, which was slower."""
 
 
 class CheckpointReader(StorageReader):
