@@ -5,6 +5,7 @@ import collections
 import os
 import random
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -25,6 +26,8 @@ TRAINER = str(Path(__file__).with_name("trainer.py"))
 RANKS, DEADLINE_S = 2, 120.0
 STEPS, LAST = 3000, 1500
 """Steps of the undisturbed run; past ``LAST`` a run begins anew, so that all can be compared."""
+ENDS_S = {"ddp": 30.0, "fsdp": 30.0, "torchft": 90.0}
+"""Time to end for the others of a killed rank: a group waits for torchft's quorum until SIGKILL."""
 VICTIMS = ("rank", "writer", "node store", "node", "job")
 PACKAGES = {"writer": "checkpoint.writer", "node store": "checkpoint.node_store"}
 
@@ -32,14 +35,15 @@ PACKAGES = {"writer": "checkpoint.writer", "node store": "checkpoint.node_store"
 class Job:
     """A torchrun job of two ranks, each on a node of its own; kills are by SIGKILL."""
 
-    def __init__(self, folder: Path, remote: str, wrap: str) -> None:
-        self.folder, self.wrap = folder, wrap
+    def __init__(self, folder: Path, remote: str, wrap: str, lighthouse: str) -> None:
+        self.folder, self.wrap, self.lighthouse = folder, wrap, lighthouse
         self.places = [str(folder / "path"), remote]
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self, journal: str, *options: str) -> None:
         """Start all ranks, with a journal each."""
-        words = [self.places[0], str(self.folder / journal), "--wrap", self.wrap, *options]
+        words = [self.places[0], str(self.folder / journal), "--wrap", self.wrap]
+        words += ["--lighthouse", self.lighthouse, *options]
         run = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"]
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
@@ -136,6 +140,17 @@ class Job:
         return True
 
 
+def start_lighthouse() -> tuple[subprocess.Popen[bytes], str]:
+    """Start torchft's lighthouse, which waits for both groups; return its address, too."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    program = str(Path(sys.executable).with_name("torchft_lighthouse"))
+    words = ["--bind", f"[::]:{port}", "--min_replicas", str(RANKS), "--join_timeout_ms", "1000"]
+    return subprocess.Popen(
+        [program, *words], stderr=subprocess.DEVNULL
+    ), f"http://127.0.0.1:{port}"
+
+
 def beside(trainer: int, package: str, folder: Path) -> list[psutil.Process]:
     """Return the processes of a package that serve a trainer's rank."""
     found = []
@@ -172,13 +187,14 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=39)
-    parser.add_argument("--wrap", choices=["ddp", "fsdp"], default="ddp")
+    parser.add_argument("--wrap", choices=["ddp", "fsdp", "torchft"], default="ddp")
     parser.add_argument("--remote", default="", help="a URL; a folder of its own by default")
     parser.add_argument("--quick", action="store_true", help="10 kills")
     options = parser.parse_args()
     kills, rng = 10 if options.quick else options.kills, random.Random(options.seed)
     folder = Path(tempfile.mkdtemp(prefix="torchloom-kills-"))
-    job = Job(folder, options.remote or str(folder / "remote"), options.wrap)
+    process, lighthouse = start_lighthouse() if options.wrap == "torchft" else (None, "")
+    job = Job(folder, options.remote or str(folder / "remote"), options.wrap, lighthouse)
     counted: collections.Counter[str] = collections.Counter()
     problems: list[str] = []
     expected = [dict[int, str]() for _ in range(RANKS)]
@@ -206,7 +222,7 @@ def main() -> int:
                 if victim in PACKAGES:
                     job.wait(name, len(job.journal(name)) + 20)
                     problems += job.saves_again(name, victim)
-                elif not job.has_ended(30.0):
+                elif not job.has_ended(ENDS_S[options.wrap]):
                     problems.append(f"{name}: did not end after its {victim} was killed")
                 job.end()
                 problems += judge(job, name, before, expected)
@@ -218,6 +234,8 @@ def main() -> int:
             problems += judge(job, "last", newest_whole(job.places[0]), expected)
     finally:
         job.end()
+        if process is not None:
+            process.kill()
         for rank in range(RANKS):
             end_store(memory_folder(storage_at(job.places[0]), f"n{rank}"))
     table = Table("killed", "times", box=None)
@@ -239,7 +257,8 @@ def judge(job: Job, name: str, before: int, expected: list[dict[int, str]]) -> l
     """Return what is wrong with a run that resumed where ``before`` was stored at least."""
     found = []
     begun = {int(job.journal(name, rank)[0].split()[1]) for rank in range(RANKS)}
-    if len(begun) > 1 or min(begun) < before:
+    must_be_same = job.wrap != "torchft"  # whose groups copy the newest state from each other
+    if (must_be_same and len(begun) > 1) or min(begun) < before:
         found.append(f"{name}: began at {sorted(begun)}, step {before} was stored in path")
     for rank in range(RANKS):
         for step, loss in losses(job.journal(name, rank)).items():
