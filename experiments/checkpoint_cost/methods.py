@@ -130,6 +130,8 @@ class Ours:
             SavingRanks(),
             Loop(self._note),
         )
+        for _ in range(2):  # two steps before a save, as in any run
+            self._checkpointer.at_boundary(0)
 
     def _note(self, kind: str, fields: dict[str, Any]) -> None:
         if kind == "checkpoint_saved":
@@ -151,11 +153,12 @@ class Ours:
         self._checkpointer.close()
 
 
+SYNCED, THREADED, OURS = "torch.save + fsync", "async_save, thread", "loom.checkpoints"
 METHODS: dict[str, Callable[[State, Path], Method]] = {
-    "torch.save + fsync": Synced,
+    SYNCED: Synced,
     "dcp.save": Dcp,
-    "async_save, thread": Threaded,
-    "loom.checkpoints": Ours,
+    THREADED: Threaded,
+    OURS: Ours,
 }
 
 
