@@ -22,11 +22,12 @@ FORMAT = 2
 """1: the digest of a piece is its SHA-256."""
 
 MANIFEST = "manifest.json"
+MOST_GENERATION = 999_999
 
 _TENSORS = ".bin"
 _RANKS = re.compile(r"rank-\d{1,7}\.(bin|json)")
 _SMALL = ".small"
-_FOLDER = re.compile(r"(\d{4,9})-step-(\d{10,16})-([0-9a-f]{8})(\.small)?")
+_FOLDER = re.compile(r"(\d{4,6})-step-(\d{10,16})-([0-9a-f]{8})(\.small)?")
 
 
 class Piece(msgspec.Struct, frozen=True, kw_only=True):

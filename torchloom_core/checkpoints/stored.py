@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import msgspec
 
+from torchloom_core.checkpoints.coverage import coverage_problem
 from torchloom_core.checkpoints.installed import ENCODINGS, installed
 from torchloom_core.checkpoints.layout import (
     FORMAT,
@@ -24,6 +25,7 @@ from torchloom_core.checkpoints.storage import Storage
 from torchloom_core.floor.errors import CheckpointError
 
 _T = TypeVar("_T")
+_LONGEST_JSON = 1 << 28
 
 
 def complete_folders(storage: Storage) -> list[Folder]:
@@ -75,7 +77,12 @@ class Checkpoint:
             except OSError as error:
                 self.passed_over.append(f"{source.name}: cannot be read: {_reason(error)}")
         self.manifest = self._first(MANIFEST, lambda source: read_manifest(source, folder))
+        ranks = [one.rank for one in self.manifest.shards]
+        if not ranks or len({*ranks}) < len(ranks):
+            raise self._bad("need a shard of each rank once")
         self.shards = [self._shard(one.rank, one.sha256) for one in self.manifest.shards]
+        if problem := coverage_problem(piece for _, piece in self.pieces.values()):
+            raise self._bad(problem)
 
     @property
     def is_small(self) -> bool:
@@ -102,6 +109,8 @@ class Checkpoint:
 
         Raises CheckpointError if no source has them unchanged; the view may be overwritten then.
         """
+        if len(view) != piece.bytes:
+            raise self._bad(f"{piece.name}: need {len(view)} bytes, was {piece.bytes}")
         file = tensors_file(rank)
         if not piece.encoded:
             self._first(file, lambda source: _read_piece(source, self.folder, file, piece, view))
@@ -141,8 +150,7 @@ class Checkpoint:
                 self._read_base(piece, view)
             small.decode(data, view, view)
         except CheckpointError as error:
-            where = f"{self._places()}/{self.folder}"
-            raise CheckpointError(f"{where}: {piece.name}: {error}") from None
+            raise self._bad(f"{piece.name}: {error}") from None
 
     def _shard(self, rank: int, sha256: str) -> Shard:
         file = shard_file(rank)
@@ -172,6 +180,9 @@ class Checkpoint:
             raise problems[0]
         raise CheckpointError(f"{self._places()}/{self.folder}/{file}: it is missing")
 
+    def _bad(self, text: str) -> CheckpointError:
+        return CheckpointError(f"{self._places()}/{self.folder}: {text}")
+
     def _places(self) -> str:
         return ", ".join(source.name for source, _ in self._sources) or "no source"
 
@@ -195,11 +206,13 @@ def _decoded(storage: Storage, folder: str, file: str, kind: type[_T]) -> tuple[
     """Return the content of a JSON file, and its bytes."""
     try:
         with storage.open(f"{folder}/{file}") as opened:
-            data = opened.read()
+            data = opened.read(_LONGEST_JSON + 1)
+        if len(data) > _LONGEST_JSON:
+            raise _fault(storage, folder, file, f"need <= {_LONGEST_JSON} bytes, was more")
         return msgspec.json.decode(data, type=kind), data
     except OSError as error:
         why = f"cannot be read: {_reason(error)}"
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         why = str(error)
     raise _fault(storage, folder, file, why)
 

@@ -29,10 +29,15 @@ _logger = logging.getLogger(__name__)
 
 
 class Restored(NamedTuple):
-    """The checkpoint that was loaded; ``is_newest`` is False if a newer one is damaged."""
+    """The checkpoint that was loaded, and the newest one, which may be damaged."""
 
     folder: Folder
-    is_newest: bool
+    newest: Folder
+
+    @property
+    def is_newest(self) -> bool:
+        """Whether the newest one was loaded."""
+        return self.folder == self.newest
 
 
 def restore(
@@ -58,16 +63,20 @@ def restore(
     names = _names(sources, ranks)
     found = sorted(filter(None, map(read_folder, names)), reverse=True)
     problem = ""
-    for number, folder in enumerate(found):
+    for folder in found:
         loaded, name = None, str(folder)
         try:
             loaded = _read(sources.of(name), name, state, ranks)
-        except (CheckpointError, ValueError, TypeError, KeyError) as error:
+        except Exception as error:  # noqa: BLE001 - another one may be whole
             problem = _line(error, name)
             _logger.warning("%s", problem)
         if ranks.all(loaded is not None) and loaded is not None:
-            state.load(*loaded)
-            return Restored(folder, number == 0)
+            try:
+                state.load(*loaded)
+            except Exception as error:
+                text = f"{_line(error, name)}: parts of it are loaded, and training cannot begin"
+                raise CheckpointError(text) from error
+            return Restored(folder, found[0])
     if found:
         raise CheckpointError(
             problem or f"{sources.path.name}: another rank cannot read a checkpoint"
@@ -77,11 +86,12 @@ def restore(
 
 def _names(sources: Sources, ranks: SavingRanks) -> set[str]:
     """Return the complete checkpoints of all places, as all ranks know them together."""
-    mine, problem = set(), ""
+    mine, problem, failed = set(), "", set()
     for source in sources.listed:
         try:
             mine |= {str(one) for one in complete_folders(source)}
         except OSError as error:
+            failed.add(source.name)
             text = f"{source.name}: cannot be read: {error.strerror or error}"
             if source is sources.path:
                 problem = text
@@ -89,20 +99,26 @@ def _names(sources: Sources, ranks: SavingRanks) -> set[str]:
                 _logger.warning("%s", text)
     if problem := ranks.first(problem):
         raise CheckpointError(problem)
+    sources.leave_out(ranks.first("\n".join(failed)).split("\n"))
     return set("\n".join(ranks.gather("\n".join(mine))).split("\n"))
 
 
 def _wait_for_last_writer(storage: Storage) -> None:
     """Let the writer of an ended run store what it has; it may be the newest checkpoint."""
     end_s = time.monotonic() + _STORING_S
-    while there := storage.lock("a run that starts"):
-        owner = Owner.read(there)
-        is_left_over = owner is not None and owner.has_ended
-        if not is_left_over or time.monotonic() > end_s:
-            text = "%s: %s saves its checkpoints there: this run cannot meanwhile"
-            _logger.warning(text, storage.name, there)
-            return
-        time.sleep(_LOOK_S)
+    try:
+        while there := storage.lock("a run that starts"):
+            owner = Owner.read(there)
+            is_left_over = owner is not None and owner.has_ended
+            if not is_left_over or time.monotonic() > end_s:
+                text = "%s: %s saves its checkpoints there: this run cannot meanwhile"
+                _logger.warning(text, storage.name, there)
+                return
+            time.sleep(_LOOK_S)
+    except OSError as error:  # what is there may be readable all the same
+        text = "%s: nothing can be saved there: %s"
+        _logger.warning(text, storage.name, error.strerror or error)
+        return
     storage.unlock()
 
 

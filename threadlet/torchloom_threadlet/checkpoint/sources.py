@@ -1,7 +1,7 @@
 """From where a checkpoint may be read, the fastest first, by measurement."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from torchloom_core.checkpoints.layout import is_tensors_file
 from torchloom_core.checkpoints.storage import Storage
@@ -29,26 +29,48 @@ class Sources:
         self.path = path
         self.listed = listed
         self._kinds = kinds
+        self._left_out: set[str] = set()
+
+    def leave_out(self, names: Iterable[str]) -> None:
+        """Read from all but those of these names, which did not answer, until the next call."""
+        self._left_out = set(names)
 
     def of(self, folder: str) -> list[Storage]:
         """Return those that have a part of this checkpoint, the fastest kind first."""
-        if len(self._kinds) == 1:
-            return list(self._kinds[0])
-        timed = [(_seconds(kind, folder), n) for n, kind in enumerate(self._kinds)]
-        return [source for _, n in sorted(timed) for source in self._kinds[n]]
+        kinds = [
+            [source for source in kind if source.name not in self._left_out] for kind in self._kinds
+        ]
+        if len(kinds) == 1:
+            return kinds[0]
+        timed = [(self._seconds(kind, folder), n) for n, kind in enumerate(kinds)]
+        return [
+            source
+            for _, n in sorted(timed)
+            for source in kinds[n]
+            if source.name not in self._left_out
+        ]
 
+    def _seconds(self, kind: Sequence[Storage], folder: str) -> float:
+        """Return the time to read a byte of the first source with tensors; inf if none has.
 
-def _seconds(kind: Sequence[Storage], folder: str) -> float:
-    """Return the time to read a byte from the first source that has tensors; inf if none has."""
-    for source in kind:
-        try:
-            names = sorted(filter(is_tensors_file, source.files(folder)))
-            if not names:
+        A source that cannot be read is left out from now on: that may have taken a minute.
+        """
+        for source in kind:
+            try:
+                seconds = _seconds_a_byte(source, folder)
+            except OSError:
+                self._left_out.add(source.name)
                 continue
-            begun_s = time.monotonic()
-            with source.open(f"{folder}/{names[0]}") as file:
-                count = len(file.read(_PROBED))
-            return (time.monotonic() - begun_s + _OFFSET_S) / max(count, 1)
-        except OSError:
-            continue
-    return float("inf")
+            if seconds is not None:
+                return seconds
+        return float("inf")
+
+
+def _seconds_a_byte(source: Storage, folder: str) -> float | None:
+    names = sorted(filter(is_tensors_file, source.files(folder)))
+    if not names:
+        return None
+    begun_s = time.monotonic()
+    with source.open(f"{folder}/{names[0]}") as file:
+        count = len(file.read(_PROBED))
+    return (time.monotonic() - begun_s + _OFFSET_S) / max(count, 1)

@@ -221,6 +221,13 @@ class TrainingState:
                 raise CheckpointError(
                     f"{name}: need the same parameters in group {number}, was other: {other}"
                 )
+        for group, theirs in zip(optimizer.param_groups, state["groups"], strict=True):
+            missing, more = {*optimizer.defaults} - {*theirs}, {*theirs} - {*group}
+            if missing and more:  # either alone may be another version of torch
+                raise CheckpointError(
+                    f"{name}: need an optimizer with {', '.join(sorted(missing))}, "
+                    f"was saved by one with {', '.join(sorted(more))}"
+                )
 
     def _numbered(self, optimizer: Any, state: Any) -> Any:
         """Return a state by full names as torch's ``load_state_dict`` expects it, by numbers."""

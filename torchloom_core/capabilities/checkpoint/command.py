@@ -14,6 +14,7 @@ from torchloom_core.cli.capability import HERE, WAIT_S, AsJson, Connection, Wait
 from torchloom_core.cli.output import print_json, span
 from torchloom_core.cli.progress import progress
 from torchloom_core.floor.errors import CheckpointError
+from torchloom_core.floor.plain_text import plain_line
 
 checkpoint = App(name="checkpoint")
 
@@ -75,13 +76,15 @@ def list_checkpoints(place: Place, /, *, json: AsJson = False) -> None:
     if not found:
         raise CheckpointError(f"{place}: no complete checkpoint")
     from rich.table import Table
+    from rich.text import Text
 
     table = Table("step", "age", "ranks", "MB", "run", "folder", box=None)
     for one in found:
         age = span((time.time_ns() - one.saved_ns) / 1e9) if one.saved_ns else "?"
         size = f"{one.bytes / _MB:.1f}" if not one.problem else "?"
         where = one.problem or one.folder
-        table.add_row(str(one.step), age, str(one.ranks or "?"), size, one.run or "-", where)
+        texts = map(plain_line, (one.run or "-", where))
+        table.add_row(str(one.step), age, str(one.ranks or "?"), size, *map(Text, texts))
     console().print(table)
 
 

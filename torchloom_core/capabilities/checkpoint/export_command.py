@@ -65,7 +65,18 @@ def export_checkpoint(
                 read += size
                 report(f"step {found[0].step}", read, max(checkpoint.manifest.bytes, read, 1))
 
-            export(checkpoint, draft.folder, count)
+            try:
+                export(checkpoint, draft.folder, count)
+            except (
+                ArithmeticError,
+                AttributeError,
+                LookupError,
+                RuntimeError,
+                TypeError,
+                ValueError,
+            ) as error:
+                where = f"{storage.name}/{checkpoint.folder}"
+                raise CheckpointError(f"{where}: cannot be exported: {error!r}") from error
         draft.put_in_place(replace=False)
     finally:
         draft.discard()
