@@ -295,7 +295,7 @@ def test_what_a_killed_store_left_is_freed_and_what_may_be_needed_is_not(tmp_pat
     for folder in folders:
         LocalFolder(folder).write(FILE, [b"weights"])
         (folder / ".starting").touch()
-    (with_trainer / address_module._mark(os.getpid())).touch()
+    (with_trainer / address_module.mark_of(os.getpid())).touch()
     for folder in (old, with_trainer, of_others):
         os.utime(folder, (1.0, 1.0))
     free_left_overs(tmp_path, 1800.0)

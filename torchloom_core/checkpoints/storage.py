@@ -59,7 +59,11 @@ class LocalFolder:
     def folders(self) -> list[str]:
         """Return the names of the folders."""
         with suppress(FileNotFoundError):
-            return [entry.name for entry in os.scandir(self.path) if entry.is_dir()]
+            return [
+                entry.name
+                for entry in os.scandir(self.path)
+                if entry.is_dir() and not entry.name.startswith(".")
+            ]
         return []
 
     def files(self, folder: str) -> list[str]:
@@ -107,7 +111,7 @@ class LocalFolder:
         if self._lock >= 0:
             return ""
         self.path.mkdir(parents=True, exist_ok=True)
-        handle = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+        handle = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -117,9 +121,10 @@ class LocalFolder:
         except OSError:  # a file system without locks
             os.close(handle)
             return ""
-        os.ftruncate(handle, 0)
-        os.pwrite(handle, owner.encode()[:_LONGEST_OWNER], 0)
         self._lock = handle
+        with suppress(OSError):  # a full disk: it is locked without a name
+            os.ftruncate(handle, 0)
+            os.pwrite(handle, owner.encode()[:_LONGEST_OWNER], 0)
         return ""
 
     def unlock(self) -> None:

@@ -19,6 +19,7 @@ from torchloom_threadlet.checkpoint.nodes import Nodes
 from torchloom_threadlet.checkpoint.saving_ranks import SavingRanks
 from torchloom_threadlet.checkpoint.sources import Sources
 from torchloom_threadlet.checkpoint.tiers import Tier
+from torchloom_threadlet.checkpoint.torchft_state import is_manager
 from torchloom_threadlet.checkpoint.writer.orders import TierPlace
 from torchloom_threadlet.trainer.first_batch import mark_first_batch
 
@@ -76,12 +77,16 @@ def attach_checkpoints(
     Raises CheckpointError as the checkpointer does, and if an option is unknown or out of range.
     """
     _refuse_bad(options)
+    for name, where in (("path", path or None), ("remote", options.get("remote", ""))):
+        if not isinstance(where, str | os.PathLike):
+            raise CheckpointError(f"loom.checkpoints: {name}: need a folder or URL, was {where!r}")
     worker = loom.adapter.worker
     loop, ranks, place = TrainingLoop(loom, tuple(parts)), SavingRanks(), os.fspath(path)
     nodes, memory_every_s = None, options.get("memory_every_s", 0.0)
     if memory_every_s > 0:
         placement = worker.identity.placement
-        nodes = Nodes(ranks, placement.node, placement.rack, storage_at(place))
+        is_alone = not any(map(is_manager, parts))
+        nodes = Nodes(ranks, placement.node, placement.rack, storage_at(place), is_alone=is_alone)
         if nodes.problem:
             _logger.warning("no checkpoints in the memory of nodes: %s", nodes.problem)
             nodes = None

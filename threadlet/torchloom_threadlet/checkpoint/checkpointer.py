@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from torchloom_core.checkpoints.layout import Folder
+from torchloom_core.checkpoints.layout import MOST_GENERATION, Folder
 from torchloom_core.floor.errors import CheckpointError
 from torchloom_core.wire.checkpoint_tiers import REMOTE
 from torchloom_threadlet.checkpoint.agreement import Requests, SaveRequests
@@ -98,7 +98,10 @@ class Checkpointer:
         """Return the generation of what is saved from now on, and this start's token."""
         generation = 1
         if restored is not None:
-            generation = restored.folder.generation + (0 if restored.is_newest else 1)
+            generation = restored.newest.generation + (0 if restored.is_newest else 1)
+            if generation > MOST_GENERATION:
+                place = self._sources.path.name
+                raise CheckpointError(f"{place}: nothing can be newer than {restored.newest}")
         text = self._ranks.first(f"{generation} {secrets.token_hex(4)}")
         number, _, token = text.partition(" ")
         return int(number), token
@@ -174,14 +177,11 @@ class Checkpointer:
         ``is_last``: all ranks leave after this step, so all save now.
         """
         now_s = time.monotonic()
-        self._outcomes.felt.at_boundary(now_s)
         self._boundaries += 1
-        for report in self._saver.reports():
-            self._outcomes.take(report)
-        if self._saver.has_lost_writer():
-            self._outcomes.lose()
-        if self._saver.is_copied:
-            self._finish_copy()
+        try:
+            self._take_reports(now_s)
+        except Exception as error:  # noqa: BLE001 - the others wait for this rank's requests
+            _logger.warning("what became of a save is not known: %s", error)
         if self._has_rewound:  # the step that is over belongs to what was given up
             self._has_rewound, self._loop.step = False, self.step
             return
@@ -220,12 +220,24 @@ class Checkpointer:
                 self._finish_copy()
         except Exception as error:  # noqa: BLE001 - training continues
             self._outcomes.complain(step, str(error))
+            for name in tiers:
+                self.tiers[name].try_later(now_s)
 
     def close(self) -> None:
         """Announce that this rank's loop has ended; the writer stores what is complete."""
         self._finish_copy()
         self._requests.close()
         self._saver.close()
+
+    def _take_reports(self, now_s: float) -> None:
+        """Take note of what the writer did, and hand a finished copy to it."""
+        self._outcomes.felt.at_boundary(now_s)
+        for report in self._saver.reports():
+            self._outcomes.take(report)
+        if self._saver.has_lost_writer():
+            self._outcomes.lose()
+        if self._saver.is_copied:
+            self._finish_copy()
 
     def _requested(self, now_s: float) -> Requests:
         """Return what this rank asks of all: rank 0's clock decides what is due."""

@@ -1,5 +1,6 @@
 """The nodes of the ranks that save together, and which of them keeps another's copy."""
 
+import os
 import secrets
 import socket
 from collections import Counter
@@ -9,13 +10,18 @@ from pathlib import Path
 
 import msgspec
 
-from torchloom_core.checkpoints.storage import Storage
-from torchloom_threadlet.checkpoint.node_store.address import start_store, store_folder
+from torchloom_core.checkpoints.storage import LocalFolder, Storage
+from torchloom_threadlet.checkpoint.node_store.address import (
+    living_trainers,
+    mark_of,
+    start_store,
+    store_folder,
+)
 from torchloom_threadlet.checkpoint.saving_ranks import SavingRanks
 from torchloom_threadlet.checkpoint.writer.orders import NodeAddress
 from torchloom_threadlet.checkpoint.writer.tier_storage import client_of
 
-_IDENTITY, _LONGEST = ".run/identity", 100
+_IDENTITY, _LONGEST = ".run/identity", 2000
 _LOOPBACK = "127.0.0.1"
 _ANY_OTHER = "192.0.2.1"
 """An address that no host has; nothing is sent to it, the route to it is looked up."""
@@ -32,16 +38,21 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
         The store of its memory, None where it could not start.
     problem : str
         Why it could not, or "".
+    trainer : str
+        The mark of the rank's process in the folder of the memory.
     """
 
     name: str
     rack: str
     store: NodeAddress | None = None
     problem: str = ""
+    trainer: str = ""
 
 
 class Nodes:
     """The nodes of all ranks. Construct it on all ranks at once: they tell each other.
+
+    ``is_alone``: no other ranks save at the path, as those of another replica group do.
 
     Attributes
     ----------
@@ -59,7 +70,9 @@ class Nodes:
         Why the memory of a node cannot be used, so that no rank uses any; or "".
     """
 
-    def __init__(self, ranks: SavingRanks, node: str, rack: str, path: Storage) -> None:
+    def __init__(
+        self, ranks: SavingRanks, node: str, rack: str, path: Storage, *, is_alone: bool
+    ) -> None:
         self.host = _address(len(set(ranks.gather(socket.gethostname()))) > 1)
         store, problem, identity = None, "", ""
         try:
@@ -72,14 +85,23 @@ class Nodes:
                 store = NodeAddress(node=node, address=start_store(self.folder, self.host).text())
             except OSError as error:
                 problem = str(error)
-        self.here = Node(name=node, rack=rack, store=store, problem=problem)
+        trainer = mark_of(os.getpid())
+        self.here = Node(name=node, rack=rack, store=store, problem=problem, trainer=trainer)
         texts = ranks.gather(msgspec.json.encode(self.here).decode())
         of_ranks = [msgspec.json.decode(text, type=Node) for text in texts]
-        self.problem = next((one.problem for one in of_ranks if one.problem), "")
+        problem = next((one.problem for one in of_ranks if one.problem), "")
+        if not problem and is_alone:
+            problem = self._other_run({one.trainer for one in of_ranks})
+        self.problem = next(filter(None, ranks.gather(problem)), "")
         self.home = of_ranks[0]
         self.all = tuple({one.name: one for one in of_ranks}.values())
         self.copy = copy_of(self.all, node)
         self.is_first_here = [one.name for one in of_ranks].index(node) == ranks.rank
+
+    def _other_run(self, ours: set[str]) -> str:
+        """Return that trainers of another run use this node's memory for the same path, or ""."""
+        others = sorted(living_trainers(self.folder) - ours)
+        return f"{self.here.name}: another run trains with the same path" if others else ""
 
     def end(self) -> None:
         """Free this node's memory once its trainers have ended: the run is over."""
@@ -100,17 +122,26 @@ class Nodes:
 
 
 def identity_of(path: Storage) -> str:
-    """Return what tells a run's memory from that of an earlier one with the same path.
+    """Return what tells a run's memory from that of another one.
 
-    It is a file in the path, so that a run whose path was removed does not go on from memory.
+    It is a file in the path, so that a run whose path was removed does not go on from memory; it
+    names the path, so that a copy of the path does not either.
     """
-    try:
-        with path.open(_IDENTITY) as file:
-            return file.read(_LONGEST).decode(errors="replace")
-    except FileNotFoundError:
-        identity = secrets.token_hex(8)
-        path.write(_IDENTITY, [identity.encode()])
-        return identity
+    with suppress(FileNotFoundError), path.open(_IDENTITY) as file:
+        there = file.read(_LONGEST).decode(errors="replace")
+        if there.partition(" ")[2] == _where(path):
+            return there
+    token = secrets.token_hex(8)
+    path.write(_IDENTITY, [f"{token} {_where(path)}".encode()])
+    return f"{token} {_where(path)}"
+
+
+def _where(path: Storage) -> str:
+    """Return what a copy of a path does not have: the number of its folder, or its URL."""
+    if isinstance(path, LocalFolder):
+        path.path.mkdir(parents=True, exist_ok=True)
+        return f"folder {path.path.stat().st_ino}"
+    return path.name
 
 
 def memory_folder(path: Storage, node: str) -> Path:

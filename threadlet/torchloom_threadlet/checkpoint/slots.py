@@ -96,4 +96,5 @@ def _remove_left_over(folder: Path, prefix: str) -> None:
     for path in folder.glob(f"{prefix}*"):
         pid = path.name.removeprefix(prefix).partition("-")[0]
         if pid.isdecimal() and not Path("/proc", pid).exists():
-            path.unlink(missing_ok=True)
+            with suppress(OSError):  # another user may have made it
+                path.unlink()

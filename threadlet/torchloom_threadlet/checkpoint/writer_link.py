@@ -46,7 +46,9 @@ class WriterLink:
 
     def reports(self) -> Iterator[Report]:
         """Yield what the writer has reported by now."""
-        while not self.is_over and select.select([self._link], [], [], 0)[0]:
+        ready = select.poll()  # select.select cannot wait for a descriptor above 1023
+        ready.register(self._link, select.POLLIN)
+        while not self.is_over and ready.poll(0):
             try:
                 data = self._link.recv(1 << 16)
             except OSError:

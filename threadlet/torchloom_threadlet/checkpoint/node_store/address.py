@@ -4,6 +4,7 @@ import fcntl
 import hashlib
 import os
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Iterator
@@ -72,9 +73,7 @@ def start_store(folder: Path, host: str, linger_s: float = LINGER_S) -> StoreAdd
     its last trainer has ended and the last request came. Raises OSError if it cannot start.
     """
     with held(folder, _START_S):
-        if folder.stat().st_uid != os.getuid() or folder.is_symlink():
-            raise OSError(f"{folder}: belongs to another user")
-        (folder / _mark(os.getpid())).touch()
+        (folder / mark_of(os.getpid())).touch()
         record = read_record(folder)
         if record is None or record.host != host or not _runs(record.pid):
             _start(folder, host, linger_s)
@@ -95,7 +94,8 @@ def living_trainers(folder: Path) -> set[str]:
     """Return the marks of the trainers that run; those of ended ones are removed."""
     living = set()
     for path in folder.glob(f"{_TRAINER}*"):
-        if path.name == _mark(int(path.name.removeprefix(_TRAINER).partition("-")[0])):
+        pid = path.name.removeprefix(_TRAINER).partition("-")[0]
+        if pid.isdecimal() and path.name == mark_of(int(pid)):
             living.add(path.name)
         else:
             path.unlink(missing_ok=True)
@@ -117,7 +117,8 @@ def free_left_overs(memory: Path, linger_s: float) -> None:
 def held(folder: Path, wait_s: float) -> Iterator[None]:
     """Hold the lock under which a folder's store starts and ends.
 
-    The folder is made. Raises TimeoutError if another process holds the lock.
+    The folder is made. Raises TimeoutError if another process holds the lock, OSError if the
+    folder is another user's.
     """
     end_s = time.monotonic() + wait_s
     while (file := _locked(folder)) is None:
@@ -134,6 +135,9 @@ def held(folder: Path, wait_s: float) -> Iterator[None]:
 def _locked(folder: Path) -> IO[str] | None:
     """Lock a folder; None if another process has, or has just removed it."""
     folder.mkdir(mode=0o700, exist_ok=True)
+    there = folder.lstat()
+    if not stat.S_ISDIR(there.st_mode) or there.st_uid != os.getuid():
+        raise OSError(f"{folder}: belongs to another user")
     path = folder / _LOCK
     file = None
     with suppress(BlockingIOError, FileNotFoundError):
@@ -168,11 +172,12 @@ def _of_user() -> str:
     return f"torchloom-store-{os.getuid()}-"
 
 
-def _mark(pid: int) -> str:
+def mark_of(pid: int) -> str:
     """Return the name of a trainer's mark: its process id, and when it started."""
     with suppress(OSError):
-        started = Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[19]
-        return f"{_TRAINER}{pid}-{started}"
+        fields = Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()
+        if fields[0] != "Z":
+            return f"{_TRAINER}{pid}-{fields[19]}"
     return f"{_TRAINER}{pid}-ended"
 
 

@@ -155,6 +155,13 @@ def forget(storage: Storage, keep: int, keep_every_s: float) -> None:
             storage.remove(str(folder))
 
 
+def forget_unfinished(storage: Storage, part: Part) -> None:
+    """Remove what is not complete, but for this part's: nobody goes on with it."""
+    for folder in map(str, filter(None, map(read_folder, storage.folders()))):
+        if folder != part.folder and MANIFEST not in storage.files(folder):
+            storage.remove(folder)
+
+
 def _first_of_spans(storage: Storage, complete_ones: list[Folder], span_s: float) -> set[Folder]:
     firsts: dict[int, Folder] = {}
     for folder in complete_ones:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from torchloom_core.checkpoints.storage import Storage
+from torchloom_core.checkpoints.storage import LocalFolder, Storage
 from torchloom_core.floor.errors import CheckpointError, TorchloomError
 from torchloom_threadlet.checkpoint.writer.bases import Bases
 from torchloom_threadlet.checkpoint.writer.node_memory import NodeMemory
@@ -18,6 +18,7 @@ from torchloom_threadlet.checkpoint.writer.storing import (
     complete,
     forget,
     forget_others,
+    forget_unfinished,
     store,
 )
 
@@ -39,7 +40,7 @@ class TierThread(threading.Thread):
         self._pace = pace if "://" in tier.place else None
         self._parts: queue.SimpleQueue[Part | None] = queue.SimpleQueue()
         self._bases = Bases() if tier.is_small else None
-        self._is_left = False
+        self._is_left = self._is_cleared = False
         self._cancelled = -1
 
     def put(self, part: Part) -> None:
@@ -87,6 +88,9 @@ class TierThread(threading.Thread):
                 raise CheckpointError(f"{storage.name}: {other} saves its checkpoints there")
             if self._tier.in_memory and not self._is_left:
                 forget_others(storage, part)
+            elif order.rank == 0 and isinstance(storage, LocalFolder) and not self._is_cleared:
+                forget_unfinished(storage, part)  # it may fill the disk
+            self._is_cleared = False
             if self._bases is not None:
                 part = self._bases.small(part)
             size = store(storage, part, self._pace)
@@ -107,6 +111,7 @@ class TierThread(threading.Thread):
         if why:
             yield report("incomplete", why)
             return
+        self._is_cleared = True
         yield report("complete", size=size * order.ranks)
         try:
             if not self._tier.in_memory:
