@@ -66,14 +66,18 @@ def store_folder(run: str, node: str) -> Path:
     return memory / f"{_of_user()}{digest}"
 
 
-def start_store(folder: Path, host: str, linger_s: float = LINGER_S) -> StoreAddress:
+def start_store(
+    folder: Path, host: str, linger_s: float = LINGER_S, *, by_trainer: bool = True
+) -> StoreAddress:
     """Return the store that serves a folder at an address of this node; start one if need be.
 
-    This process is one of its trainers from now on. The store frees the memory ``linger_s`` after
-    its last trainer has ended and the last request came. Raises OSError if it cannot start.
+    A trainer, but no writer, is one of its trainers from now on. The store frees the memory
+    ``linger_s`` after its last trainer has ended and the last request came. Raises OSError if it
+    cannot start.
     """
     with held(folder, _START_S):
-        (folder / mark_of(os.getpid())).touch()
+        if by_trainer:
+            (folder / mark_of(os.getpid())).touch()
         record = read_record(folder)
         if record is None or record.host != host or not _runs(record.pid):
             _start(folder, host, linger_s)

@@ -16,7 +16,11 @@ def storage_of(tier: TierPlace, pace: Pace) -> Storage:
         return storage_at(tier.place)
     copy, home = (client_of(node) if node is not None else None for node in (tier.copy, tier.home))
     folder = Path(tier.place)
-    return NodeMemory(folder, copy, home, pace, lambda: start_store(folder, tier.host))
+
+    def serve() -> StoreAddress:
+        return start_store(folder, tier.host, by_trainer=False)
+
+    return NodeMemory(folder, copy, home, pace, serve)
 
 
 def client_of(node: NodeAddress) -> StoreClient:
