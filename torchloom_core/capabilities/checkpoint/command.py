@@ -27,7 +27,8 @@ def save(
 ) -> None:
     """Save a checkpoint now, in one replica group or in all.
 
-    Workers save at their next step boundary.
+    Workers call their save function at their next step boundary. With loom.checkpoints it is done
+    when all ranks know: they save a few steps later, see torchloom checkpoint list.
 
     Parameters
     ----------
