@@ -26,8 +26,11 @@ from torchloom_threadlet.checkpoint import slots as slots_module
 from torchloom_threadlet.checkpoint import writer_link
 from torchloom_threadlet.checkpoint.node_store import address
 from torchloom_threadlet.checkpoint.nodes import Nodes, identity_of
+from torchloom_threadlet.checkpoint.restore import restore
 from torchloom_threadlet.checkpoint.saving_ranks import SavingRanks
 from torchloom_threadlet.checkpoint.slots import Slots
+from torchloom_threadlet.checkpoint.sources import Sources
+from torchloom_threadlet.checkpoint.state import TrainingState
 from torchloom_threadlet.checkpoint.writer.orders import Order
 from torchloom_threadlet.checkpoint.writer.storing import Part, forget_unfinished
 
@@ -161,3 +164,31 @@ def test_two_runs_with_one_path_do_not_share_the_memory_of_a_node(tmp_path, monk
     finally:
         record = address.read_record(first.folder)
         os.kill(record.pid, 15)
+
+
+def test_a_pipe_in_place_of_a_file_is_no_file(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="not a regular file"):
+        LocalFolder(tmp_path).open("pipe")
+
+
+def test_a_run_goes_back_without_asking_the_remote_place(tmp_path):
+    class Silent(LocalFolder):
+        def folders(self):
+            raise AssertionError("it would take a minute")
+
+    path, remote = LocalFolder(tmp_path / "path"), Silent(tmp_path / "remote")
+    save(tmp_path / "path", trained(), step=5)
+    sources = Sources(path, [[path], [remote]], [path, remote], remote)
+    state = TrainingState(trained(seed=1))
+    assert restore(sources, state, SavingRanks(), in_training=True).folder.step == 5
+
+
+def test_a_run_goes_back_to_the_remote_place_if_nothing_nearer_is_whole(tmp_path):
+    path, remote = LocalFolder(tmp_path / "path"), LocalFolder(tmp_path / "remote")
+    damaged = save(tmp_path / "path", trained(), step=5)
+    (tmp_path / "path" / damaged / "rank-0.bin").write_bytes(b"")
+    save(tmp_path / "remote", trained(), step=4)
+    sources = Sources(path, [[path], [remote]], [path, remote], remote)
+    state = TrainingState(trained(seed=1))
+    assert restore(sources, state, SavingRanks(), in_training=True).folder.step == 4

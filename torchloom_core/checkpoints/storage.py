@@ -4,6 +4,7 @@ import errno
 import fcntl
 import os
 import shutil
+import stat
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -77,8 +78,12 @@ class LocalFolder:
         return []
 
     def open(self, name: str) -> BinaryIO:
-        """Open a file to read."""
-        return (self.path / name).open("rb")
+        """Open a file to read; a pipe or a device is none."""
+        handle = os.open(self.path / name, os.O_RDONLY | os.O_NONBLOCK)
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            os.close(handle)
+            raise OSError(errno.EINVAL, "not a regular file", str(self.path / name))
+        return os.fdopen(handle, "rb")
 
     def write(self, name: str, parts: Iterable[bytes | memoryview]) -> None:
         """Write and sync a file under another name, then rename it and sync its folder."""

@@ -159,14 +159,15 @@ def _sources(place: str, remote: str, nodes: Nodes | None, ranks: SavingRanks) -
     """Return from where this rank reads checkpoints, and which of them it names to the others."""
     path = storage_at(place)
     kinds, listed = [[path]], [path] if ranks.rank == 0 else []
-    if remote:
-        kinds.append([storage_at(remote)])
-        listed += kinds[-1] if ranks.rank == 0 else []
+    far = storage_at(remote) if remote else None
+    if far is not None:
+        kinds.append([far])
+        listed += [far] if ranks.rank == 0 else []
     if nodes is not None:
         own = LocalFolder(nodes.folder)
         kinds += [[own], nodes.others()]
         listed += [own] if nodes.is_first_here else []
-    return Sources(path, [kind for kind in kinds if kind], listed)
+    return Sources(path, [kind for kind in kinds if kind], listed, far)
 
 
 def _register_interval(loom: Any, tier: Tier) -> None:

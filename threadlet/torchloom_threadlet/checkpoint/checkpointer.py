@@ -20,7 +20,7 @@ from torchloom_threadlet.checkpoint.state import TrainingState
 from torchloom_threadlet.checkpoint.tiers import Tier, measurements
 from torchloom_threadlet.checkpoint.writer.orders import Order
 
-_LOOK_S, _STORING_S = 0.02, 60.0
+_LOOK_S, _STORING_S = 0.02, 10.0
 
 _logger = logging.getLogger(__name__)
 
@@ -86,8 +86,8 @@ class Checkpointer:
         for optimizer in self._state.steppers:
             optimizer.register_step_pre_hook(lambda *_: self._finish_copy())
 
-    def _restore(self, *, waits: bool = True) -> Restored | None:
-        restored = restore(self._sources, self._state, self._ranks, waits=waits)
+    def _restore(self, *, in_training: bool = False) -> Restored | None:
+        restored = restore(self._sources, self._state, self._ranks, in_training=in_training)
         if restored is not None:
             self._restored_folder = str(restored.folder)
             self.step = self._loop.step = restored.folder.step
@@ -140,7 +140,7 @@ class Checkpointer:
         """
         self._finish_copy()
         self._wait_for_writer()
-        restored = self._restore(waits=False)
+        restored = self._restore(in_training=True)
         if restored is None:
             raise CheckpointError(f"{self._sources.path.name}: no complete checkpoint")
         # Another token: what is stored from now on must not meet files of what was given up.

@@ -4,6 +4,7 @@ import logging
 import time
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 import torch
@@ -41,7 +42,7 @@ class Restored(NamedTuple):
 
 
 def restore(
-    sources: Sources, state: TrainingState, ranks: SavingRanks, *, waits: bool = True
+    sources: Sources, state: TrainingState, ranks: SavingRanks, *, in_training: bool = False
 ) -> Restored | None:
     """Load the newest checkpoint that all ranks can read; None if there is none.
 
@@ -49,8 +50,9 @@ def restore(
 
     Parameters
     ----------
-    waits : bool
-        Whether to let the writer of an ended run store what it has.
+    in_training : bool
+        Whether the run goes on from what it saved itself: then the remote place, which may take a
+        minute to answer, is read only if no other has a checkpoint that can be loaded.
 
     Raises
     ------
@@ -58,9 +60,19 @@ def restore(
         If there are checkpoints and none can be loaded, or the path cannot be listed: training must
         not begin anew in silence.
     """
-    if waits and ranks.rank == 0:
+    if in_training and sources.remote is not None:
+        with suppress(CheckpointError):
+            if near := _restore(sources, state, ranks, {sources.remote.name}):
+                return near
+    elif not in_training and ranks.rank == 0:
         _wait_for_last_writer(sources.path)
-    names = _names(sources, ranks)
+    return _restore(sources, state, ranks, set())
+
+
+def _restore(
+    sources: Sources, state: TrainingState, ranks: SavingRanks, left_out: set[str]
+) -> Restored | None:
+    names = _names(sources, ranks, left_out)
     found = sorted(filter(None, map(read_folder, names)), reverse=True)
     problem = ""
     for folder in found:
@@ -84,10 +96,12 @@ def restore(
     return None
 
 
-def _names(sources: Sources, ranks: SavingRanks) -> set[str]:
-    """Return the complete checkpoints of all places, as all ranks know them together."""
-    mine, problem, failed = set(), "", set()
+def _names(sources: Sources, ranks: SavingRanks, left_out: set[str]) -> set[str]:
+    """Return the complete checkpoints of the places, as all ranks know them together."""
+    mine, problem, failed = set(), "", {*left_out}
     for source in sources.listed:
+        if source.name in left_out:
+            continue
         try:
             mine |= {str(one) for one in complete_folders(source)}
         except OSError as error:

@@ -21,12 +21,19 @@ class Sources:
         All from which this rank reads: those of one kind are about equally fast.
     listed : sequence of Storage
         Those whose checkpoints this rank names to the others.
+    remote : Storage, optional
+        The one that may take a minute to answer.
     """
 
     def __init__(
-        self, path: Storage, kinds: Sequence[Sequence[Storage]], listed: Sequence[Storage]
+        self,
+        path: Storage,
+        kinds: Sequence[Sequence[Storage]],
+        listed: Sequence[Storage],
+        remote: Storage | None = None,
     ) -> None:
         self.path = path
+        self.remote = remote
         self.listed = listed
         self._kinds = kinds
         self._left_out: set[str] = set()
