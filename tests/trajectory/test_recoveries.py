@@ -234,3 +234,12 @@ def test_damaged_and_foreign_messages_are_ignored() -> None:
     run.send(Note(run="r", worker="g0-0", incarnation=1, kind="start_phases"), 100)
     run.start("g0-0", 7, 100)
     assert run.all() == []
+
+
+def test_a_start_that_begins_after_its_report_ends_no_other_worker() -> None:
+    run = Run()
+    run.trained("g0-0", "g1-0")
+    start = Start(began_ns=2**63 - 1, phase="", joined=True, seconds={}).fields()
+    note = Note(run="r", worker="g0-0", incarnation=1, kind="start_phases", fields=start)
+    run.send(note, 101)
+    assert run.all() == []

@@ -4,7 +4,6 @@
 the notes ``checkpoint_saved``, detection and restart from the recoveries.
 """
 
-import math
 import statistics
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,6 +22,8 @@ from torchloom_core.wire.start_phases import RESTORE
 
 DURABLE = (PATH, REMOTE)
 """The tiers whose checkpoints outlive any node, the one that saves more often first."""
+
+_LONGEST_S = 1e9
 
 
 class SaveCost(msgspec.Struct, frozen=True):
@@ -124,7 +125,7 @@ def _cost_s(fields: Mapping[str, object]) -> tuple[float, float] | None:
     felt_s, blocked_s = (fields.get(name) for name in ("felt_s", "blocked_s"))
     if not isinstance(felt_s, int | float) or not isinstance(blocked_s, int | float):
         return None
-    is_valid = math.isfinite(felt_s) and math.isfinite(blocked_s) and min(felt_s, blocked_s) >= 0
+    is_valid = all(0 <= seconds <= _LONGEST_S for seconds in (felt_s, blocked_s))
     return (float(felt_s), float(blocked_s)) if is_valid else None
 
 

@@ -8,6 +8,8 @@ stamp of all of its messages, so that only the fastest message's latency remains
 
 from collections.abc import Iterator
 
+import msgspec
+
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.live.trajectory.recovering_workers import OpenRecovery, Process
 from torchloom_core.live.trajectory.recovery_phases import (
@@ -121,7 +123,8 @@ class Recoveries:
         found = start_in(note)
         if found is None:
             return
-        process.start = found
+        latest_ns = ts_ns - (process.skew_ns or 0)  # no start begins after it was heard of
+        process.start = msgspec.structs.replace(found, began_ns=min(found.began_ns, latest_ns))
         process.has_trained |= not found.phase
         self._assign(process)
 
