@@ -4,6 +4,7 @@ They are a file in ``/dev/shm``, made and touched beforehand, so that a copy mee
 the file outlives a killed trainer until the writer has stored it.
 """
 
+import fcntl
 import mmap
 import os
 import secrets
@@ -37,13 +38,14 @@ class Slots:
         self.path = folder / f"{mine}{os.getpid()}-{secrets.token_hex(4)}"
         handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         try:
+            fcntl.flock(handle, fcntl.LOCK_SH)  # it is in use as long as this process has it open
             os.posix_fallocate(handle, 0, SLOTS * self.bytes)
             self._memory = mmap.mmap(handle, SLOTS * self.bytes)
         except OSError:
             self.path.unlink(missing_ok=True)
-            raise
-        finally:
             os.close(handle)
+            raise
+        self._file = os.fdopen(handle)
         self._all = torch.frombuffer(self._memory, dtype=torch.uint8)
         self._all.zero_()
 
@@ -61,6 +63,7 @@ class Slots:
     def remove(self) -> None:
         """Remove the file; the memory is freed once nobody has it mapped."""
         self.path.unlink(missing_ok=True)
+        self._file.close()
 
 
 class ComingSlots:
@@ -94,7 +97,8 @@ class ComingSlots:
 def _remove_left_over(folder: Path, prefix: str) -> None:
     """Remove files of ended trainers whose writers were killed, too; others have them mapped."""
     for path in folder.glob(f"{prefix}*"):
-        pid = path.name.removeprefix(prefix).partition("-")[0]
-        if pid.isdecimal() and not Path("/proc", pid).exists():
-            with suppress(OSError):  # another user may have made it
+        with suppress(OSError):  # it is in use, or another user's
+            handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            with os.fdopen(handle) as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 path.unlink()

@@ -44,8 +44,11 @@ def main() -> None:
         os._exit(0)
     _be_idle()
     link = socket.socket(fileno=int(number))
-    with Path(slots).open("rb") as file:
-        memory = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    try:
+        with Path(slots).open("rb") as file:
+            memory = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    except OSError as error:
+        sys.exit(f"the memory of a save is gone: {error}")
     size = len(memory) // SLOTS
     pace, threads, reporting = Pace(), dict[str, TierThread](), threading.Lock()
 
