@@ -14,7 +14,7 @@ from torchloom_core.floor.errors import CheckpointError
 from torchloom_core.wire.checkpoint_tiers import MEMORY, PATH, REMOTE, TIERS
 from torchloom_core.wire.start_phases import RESTORE
 from torchloom_threadlet.checkpoint.checkpointer import Checkpointer
-from torchloom_threadlet.checkpoint.loop import LoopState, TrainingLoop
+from torchloom_threadlet.checkpoint.loop import UPLOAD_KNOB, LoopState, TrainingLoop
 from torchloom_threadlet.checkpoint.nodes import Nodes
 from torchloom_threadlet.checkpoint.saving_ranks import SavingRanks
 from torchloom_threadlet.checkpoint.sources import Sources
@@ -193,7 +193,7 @@ def _register_limit(loom: Any, checkpointer: Checkpointer) -> None:
         checkpointer.limit(bytes_per_s)
 
     loom.knob(
-        "upload_bytes_per_s",
+        UPLOAD_KNOB,
         lambda: now,
         set_limit,
         low=0.0,

@@ -3,9 +3,13 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from torchloom_core.wire.checkpoint_tiers import TIERS
 from torchloom_threadlet.checkpoint.batches import Position, batches
 from torchloom_threadlet.checkpoint.torchft_state import is_manager
 from torchloom_threadlet.trainer.first_batch import marked
+
+UPLOAD_KNOB = "upload_bytes_per_s"
+SAVING_KNOBS = frozenset({UPLOAD_KNOB, *(tier.knob for tier in TIERS.values())})
 
 _POSITION = "position"
 
@@ -96,7 +100,12 @@ class LoopState:
         return {**self._loom.state_dict(), _POSITION: self._position.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Set the knobs that are registered by now, and the position."""
-        self._loom.load_state_dict({key: of for key, of in state.items() if key != _POSITION})
+        """Set the knobs that are registered by now, and the position.
+
+        How often to save is for this start to say, not for the one that saved.
+        """
+        others = {key: of for key, of in state.items() if key != _POSITION}
+        knobs = {name: of for name, of in state["knobs"].items() if name not in SAVING_KNOBS}
+        self._loom.load_state_dict(others | {"knobs": knobs})
         if _POSITION in state:
             self._position.load_state_dict(state[_POSITION])
