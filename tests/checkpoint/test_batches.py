@@ -84,3 +84,11 @@ def test_a_loader_without_batches_is_refused():
     loop = Loop(lambda: [])
     with pytest.raises(ValueError, match="need a loader with batches"):
         loop.run(3)
+
+
+def test_a_loop_without_a_step_says_what_is_missing(caplog):
+    found = batches([1, 2, 3], 5, Position(), lambda: -1, has_state=False)
+    for _ in range(12):
+        next(found)
+    [line] = caplog.messages
+    assert line == "checkpoints.batches: step 0 was done 5 times: need loom.step() after each step"

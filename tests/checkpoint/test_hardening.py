@@ -24,6 +24,8 @@ from torchloom_core.checkpoints.storage import LocalFolder
 from torchloom_core.floor.errors import CheckpointError
 from torchloom_threadlet.checkpoint import slots as slots_module
 from torchloom_threadlet.checkpoint import writer_link
+from torchloom_threadlet.checkpoint.batches import Position
+from torchloom_threadlet.checkpoint.loop import LoopState
 from torchloom_threadlet.checkpoint.node_store import address
 from torchloom_threadlet.checkpoint.nodes import Nodes, identity_of
 from torchloom_threadlet.checkpoint.restore import restore
@@ -192,3 +194,27 @@ def test_a_run_goes_back_to_the_remote_place_if_nothing_nearer_is_whole(tmp_path
     sources = Sources(path, [[path], [remote]], [path, remote], remote)
     state = TrainingState(trained(seed=1))
     assert restore(sources, state, SavingRanks(), in_training=True).folder.step == 4
+
+
+def test_slots_in_use_are_not_taken_for_left_overs_and_those_of_the_ended_are(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(slots_module, "_MEMORY", tmp_path)
+    used = Slots(100)
+    left_over = tmp_path / f"torchloom-{os.getuid()}-1-x"  # of a namespace whose process 1 ended
+    left_over.touch()
+    other = Slots(100)
+    assert {path.name for path in tmp_path.iterdir()} == {used.path.name, other.path.name}
+    used.remove()
+    other.remove()
+
+
+def test_how_often_to_save_is_for_the_new_start_to_say():
+    class Loom:
+        def load_state_dict(self, state):
+            self.state = state
+
+    loom = Loom()
+    knobs = {"lr": 0.1, "checkpoint_interval_s": 60.0, "upload_bytes_per_s": 1e6}
+    LoopState(loom, Position()).load_state_dict({"step": 7, "knobs": knobs})
+    assert loom.state == {"step": 7, "knobs": {"lr": 0.1}}

@@ -8,6 +8,8 @@ from typing import Any
 from torchloom_threadlet.checkpoint.loader_state import samplers_by_epoch
 from torchloom_threadlet.checkpoint.state import random_states, set_random_states
 
+_REPEATED = 5
+
 _logger = logging.getLogger(__name__)
 
 
@@ -68,7 +70,7 @@ def batches(
 
     Raises ValueError if the loader has no batch.
     """
-    is_empty = False
+    is_empty, repeated = False, 0
     while step_of() + 1 < steps:
         restores, count = position.restores, 0
         for batch in position.begin_epoch(loader, has_state=has_state):
@@ -81,6 +83,13 @@ def batches(
             if step >= steps:
                 return
             yield step, batch
+            repeated = repeated + 1 if step_of() < step else 0
+            if repeated == _REPEATED:
+                _logger.warning(
+                    "checkpoints.batches: step %d was done %d times: need loom.step() after each "
+                    "step",
+                    step, repeated,
+                )  # fmt: skip
             if position.restores != restores:
                 break
         else:
