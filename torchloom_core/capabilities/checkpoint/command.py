@@ -81,11 +81,18 @@ def list_checkpoints(place: Place, /, *, json: AsJson = False) -> None:
 
     table = Table("step", "age", "ranks", "MB", "run", "folder", box=None)
     for one in found:
-        age = span((time.time_ns() - one.saved_ns) / 1e9) if one.saved_ns else "?"
+        age_s = (time.time_ns() - one.saved_ns) / 1e9
+        age = span(age_s) if age_s >= 0 else f"{span(-age_s)} ahead"  # another clock
         size = f"{one.bytes / _MB:.1f}" if not one.problem else "?"
         where = one.problem or one.folder
         texts = map(plain_line, (one.run or "-", where))
-        table.add_row(str(one.step), age, str(one.ranks or "?"), size, *map(Text, texts))
+        table.add_row(
+            str(one.step),
+            age if one.saved_ns else "?",
+            str(one.ranks or "?"),
+            size,
+            *map(Text, texts),
+        )
     console().print(table)
 
 
