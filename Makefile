@@ -36,8 +36,9 @@ test: $(READY)
 
 # The demo, the page in a browser, the slow examples in docs and a third-party capability in a run,
 # as CI runs them after `make test`.
+page: WORKERS = 2
 page: $(READY)
-	$(BIN)/python -m pytest $(PYTEST_ARGS) -m "long or slow" tests/integration/test_demo.py \
+	$(BIN)/python $(PYTEST) -m "long or slow" tests/integration/test_demo.py \
 		tests/packaging/test_third_party.py tests/browser tests/docs
 
 # All that `make test` leaves out, in half an hour; a job of its own in the workflow.
