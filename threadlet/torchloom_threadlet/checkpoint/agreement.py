@@ -33,12 +33,20 @@ class Requests(NamedTuple):
 
 
 class SaveRequests:
-    """The requests of the ranks of a gloo group that nothing else uses; None: one rank alone."""
+    """The requests of the ranks of a gloo group that nothing else uses; None: one rank alone.
+
+    Attributes
+    ----------
+    unheard : int
+        What this rank sent as ``lost`` in the last outcome, if another rank's came in its place; 0:
+        none.
+    """
 
     def __init__(self, group: Any = None) -> None:
         self._group = group
-        self._sent: deque[tuple[Any, torch.Tensor]] = deque()
+        self._sent: deque[tuple[Any, torch.Tensor, int]] = deque()
         self._tiers = 0
+        self.unheard = 0
         self._is_over = False
 
     @property
@@ -57,9 +65,10 @@ class SaveRequests:
             return None
         self._tiers = len(requests.tiers)
         self._send(_LEAVES if requests.leave else _GOES_ON, requests)
+        self.unheard = 0
         if len(self._sent) <= LAG:
             return None
-        work, values = self._sent.popleft()
+        work, values, own_lost = self._sent.popleft()
         try:
             work.wait()
         except RuntimeError:
@@ -69,6 +78,7 @@ class SaveRequests:
         self._is_over |= state == _OVER
         if self._is_over:
             return None
+        self.unheard = own_lost if own_lost != lost else 0
         asked = tuple(map(bool, tiers))
         return Requests(asked, state == _LEAVES, bool(is_any), good, bool(full), lost)
 
@@ -86,4 +96,4 @@ class SaveRequests:
         except (RuntimeError, ValueError):
             self._is_over = True
         else:
-            self._sent.append((work, values))
+            self._sent.append((work, values, requests.lost))

@@ -202,6 +202,8 @@ class Checkpointer:
             if agreed.is_any and not self._outcomes.is_any:
                 self._outcomes.note_any()
             self._full.is_asked = agreed.full
+            if self._requests.unheard:
+                self._outcomes.lost.append(self._requests.unheard - 1)
             if agreed.lost and self._ranks.rank == 0:
                 self._saver.cancel(agreed.lost - 1)
             tiers = {name for name, on in zip(self.tiers, agreed.tiers, strict=True) if on}
