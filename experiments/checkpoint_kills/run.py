@@ -105,7 +105,7 @@ class Job:
         """Return the ranks' processes in order."""
         assert self.process is not None
         found = {}
-        for child in psutil.Process(self.process.pid).children(recursive=True):
+        for child in psutil.Process(self.process.pid).children():
             try:
                 variables = child.environ()
                 if TRAINER in child.cmdline():
