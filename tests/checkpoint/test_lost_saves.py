@@ -1,9 +1,11 @@
 """A save that a rank could not make keeps rank 0's writer waiting in no case."""
 
+import queue
 from types import SimpleNamespace
 
 import msgspec
 
+from tests.deadlines import DEADLINE_S
 from torchloom_core.checkpoints.layout import Shard
 from torchloom_core.checkpoints.storage import LocalFolder
 from torchloom_threadlet.checkpoint import agreement
@@ -27,16 +29,16 @@ def part(step):
 
 def test_each_of_several_cancelled_saves_is_given_up(tmp_path, monkeypatch):
     monkeypatch.setattr(storing, "_HOPELESS_S", 0.0)
-    reports = []
+    reports = queue.SimpleQueue()
     place = TierPlace(name="path", place=str(tmp_path), keep=1)
-    thread = TierThread(place, LocalFolder(tmp_path), Pace(), reports.append)
+    thread = TierThread(place, LocalFolder(tmp_path), Pace(), reports.put)
     thread.put(part(231))
     thread.cancel(231)
     thread.cancel(236)
     thread.start()
+    assert [reports.get(timeout=DEADLINE_S).what for _ in range(2)] == ["stored", "incomplete"]
     thread.finish()
-    thread.join(30.0)
-    assert [(one.step, one.what) for one in reports] == [(231, "stored"), (231, "incomplete")]
+    thread.join(DEADLINE_S)
 
 
 def test_a_lost_save_that_another_rank_hid_is_sent_again(monkeypatch):
