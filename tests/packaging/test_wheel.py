@@ -74,4 +74,4 @@ def test_the_version_is_the_same_everywhere(metadata):
 def test_the_base_has_few_dependencies(metadata):
     required = metadata.get_all("Requires-Dist")
     base = {line.split(">")[0].partition("[")[0] for line in required if "extra ==" not in line}
-    assert base == {"msgspec", "nats-py", "pluggy"}
+    assert base == {"msgspec", "nats-py", "pluggy", "xxhash"}
