@@ -40,11 +40,9 @@ def _problem(parts: list[Piece]) -> str:
 
 
 def _overlap(parts: list[Piece]) -> bool:
-    """Return whether two pieces have a value in common, of at least one dimension if several."""
+    """Return whether two pieces have a value in common."""
     going_on: list[Piece] = []
     for piece in sorted((one for one in parts if one.bytes), key=lambda one: one.offsets):
-        if going_on and not piece.offsets:
-            return True
         going_on = [one for one in going_on if one.offsets[0] + one.sizes[0] > piece.offsets[0]]
         for other in going_on:
             dims = zip(piece.offsets, piece.sizes, other.offsets, other.sizes, strict=True)

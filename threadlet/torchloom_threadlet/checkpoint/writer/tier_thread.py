@@ -41,16 +41,16 @@ class TierThread(threading.Thread):
         self._parts: queue.SimpleQueue[Part | None] = queue.SimpleQueue()
         self._bases = Bases() if tier.is_small else None
         self._is_left = self._is_cleared = False
-        self._cancelled: set[int] = set()
+        self._hopeful: set[int] = set()
 
     def put(self, part: Part) -> None:
         """Have a part stored."""
-        self._cancelled.discard(part.order.step)  # a run that goes back saves a step again
+        self._hopeful.add(part.order.step)
         self._parts.put(part)
 
     def cancel(self, step: int) -> None:
         """Wait no longer for other ranks' parts of a step."""
-        self._cancelled.add(step)
+        self._hopeful.discard(step)
 
     def finish(self) -> None:
         """Store what is left, and end; the trainer is gone, another may be there already."""
@@ -62,11 +62,12 @@ class TierThread(threading.Thread):
         while (part := self._parts.get()) is not None:
             for report in self._carry_out(part):
                 self._report(report)
+            self._hopeful.discard(part.order.step)
         self._storage.unlock()
 
     def _is_hopeless(self, part: Part) -> bool:
         """Return whether a rank has probably not saved: it said so, or goes on to another step."""
-        return part.order.step in self._cancelled or not self._parts.empty()
+        return part.order.step not in self._hopeful or not self._parts.empty()
 
     def _carry_out(self, part: Part) -> Iterator[Report]:
         """Carry out one order, and yield what became of it."""
