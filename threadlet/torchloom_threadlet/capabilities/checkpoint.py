@@ -9,6 +9,17 @@ class CheckpointPart(TrainerPart[Checkpoint]):
 
     operation = Checkpoint
     need = "need a function to save: call loom.on_checkpoint(save) in the script"
+    fenced = "possible"
+
+    def refusal(self, operation: Checkpoint, trainer: Trainer) -> str:
+        """Refuse a rank alone whose framework saves on all ranks; in a pause all are at one step.
+
+        A fenced change has no command of its own.
+        """
+        process = trainer.process
+        if process.saves_together and trainer.command and trainer.state != "paused":
+            return f"{process.framework} saves on all ranks at one step: not on a rank alone"
+        return super().refusal(operation, trainer)
 
     def do(self, operation: Checkpoint, trainer: Trainer) -> str:
         """Save, in a named phase."""

@@ -48,6 +48,8 @@ class Worker(Reporter):
     step boundary.
     ``replica_id``: the lighthouse's name for this incarnation of the group, where an adapter knows
     it.
+    ``framework``: its name, for display.
+    ``saves_together``: whether a checkpoint is saved by all ranks at one step, or by none.
     ``agreed_step``: returns the step number that all groups agree on, where ``step`` may differ.
     """
 
@@ -74,7 +76,7 @@ class Worker(Reporter):
         self.replica_id = ""
         self.agreed_step: Callable[[], object] | None = None
         self._launch, self._resumes = launch_of()
-        self._framework = framework
+        self.framework, self.saves_together = framework, False
         self._pending: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         self._inbox = CommandInbox(identity.incarnation)
         self._inbox_lock = threading.Lock()
@@ -119,7 +121,7 @@ class Worker(Reporter):
             tries=tuple(name for runner in self._standby_tasks.values() for name in runner.tries),
             launch=self._launch,
             resumes=self._resumes,
-            framework=text(self._framework, MAX_SHORT_TEXT),
+            framework=text(self.framework, MAX_SHORT_TEXT),
             replica_id=text(self.replica_id, MAX_SHORT_TEXT),
             quorum_id=self.phases.quorum_id,
             epoch=self._inbox.highest_epoch,

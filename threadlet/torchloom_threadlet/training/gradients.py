@@ -22,6 +22,8 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torchloom_threadlet.training.optimizer_knobs import managed, unwrapped
 from torchloom_threadlet.training.switchable import SwitchableOptimizer
 
+CLIP_NORM_DOC = "largest global norm of the gradients; 0: no clipping"
+
 
 class Gradients:
     """Clips, adds noise to, measures or skips the updates of an optimizer.
@@ -89,12 +91,17 @@ class Gradients:
         measured = {"grad_norm": self.grad_norm}
         return measured | {"update_norm": self.update_norm} if self._measure_update else measured
 
-    def register(self, loom: Any) -> None:
-        """Register the knobs ``clip_norm``, ``gradient_noise`` and ``skip_updates``."""
+    def register(self, loom: Any, *, clips: bool = True) -> None:
+        """Register the knobs ``clip_norm``, ``gradient_noise`` and ``skip_updates``.
+
+        ``clips``: False leaves ``clip_norm`` to a framework that clips by itself.
+        """
         for name, attribute, doc in (
-            ("clip_norm", "clip_norm", "largest global norm of the gradients; 0: no clipping"),
+            ("clip_norm", "clip_norm", CLIP_NORM_DOC),
             ("gradient_noise", "noise", "standard deviation of noise on the gradients"),
         ):
+            if name == "clip_norm" and not clips:
+                continue
             get, put = partial(getattr, self, attribute), partial(setattr, self, attribute)
             loom.knob(name, get, put, low=0.0, fence="run", doc=doc)
         loom.knob(
@@ -165,6 +172,7 @@ class ManagedOptimizers:
 
     ``can_vote``: whether the settings change on all ranks at one step, or on this worker alone.
     ``step``: returns the number of the step, the same on all ranks.
+    ``clips``: whether ``clip_norm`` is registered; False where a framework clips by itself.
     """
 
     def __init__(
@@ -175,6 +183,7 @@ class ManagedOptimizers:
         can_vote: bool,
         step: Callable[[], int],
         measure_update: bool,
+        clips: bool = True,
     ) -> None:
         self._gradients: list[tuple[str, Gradients]] = []
         for each in managed(parts):
@@ -182,7 +191,7 @@ class ManagedOptimizers:
                 each.optimizer.register(each.within(loom))
             each.register(loom, can_vote=can_vote)
             gradients = Gradients(each.optimizer, step=step, measure_update=measure_update)
-            gradients.register(each.within(loom))
+            gradients.register(each.within(loom), clips=clips)
             self._gradients.append((each.prefix, gradients))
 
     def figures(self) -> dict[str, Tensor]:

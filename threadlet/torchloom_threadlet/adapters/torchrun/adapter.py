@@ -9,7 +9,7 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -106,18 +106,29 @@ class TorchrunAdapter(Adapter):
 
     def manage(self, *parts: Any, measure_update: bool = False, process_group: Any = None) -> None:
         """Agree with the ranks of ``process_group``, all by default, and register optimizers."""
+        self._join_votes(process_group)
+        if parts:
+            self._register(parts, measure_update=measure_update)
+        self.worker.starting.built()
+
+    def _join_votes(self, process_group: Any = None) -> None:
+        """Vote from now on, if ``torch.distributed`` is initialized and a Weaver is expected."""
         if self._ballots is None:
             with self.worker.starting.phase(QUORUM):
                 self._begin_votes(process_group)
-        if parts:
-            self._optimizers = ManagedOptimizers(
-                self.loom,
-                parts,
-                can_vote=self.worker.changes.can_vote,
-                step=lambda: whole(self.worker.step),
-                measure_update=measure_update,
-            )
-        self.worker.starting.built()
+
+    def _register(
+        self, parts: Sequence[Any], *, measure_update: bool = False, clips: bool = True
+    ) -> None:
+        """Register the settings of optimizers and of their gradients as knobs."""
+        self._optimizers = ManagedOptimizers(
+            self.loom,
+            parts,
+            can_vote=self.worker.changes.can_vote,
+            step=lambda: whole(self.worker.step),
+            measure_update=measure_update,
+            clips=clips,
+        )
 
     def vote(self, step: int | None) -> None:
         """Vote, and make an agreed change, at the least of the ranks' step numbers.

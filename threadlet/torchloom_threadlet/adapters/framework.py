@@ -1,0 +1,102 @@
+"""What the adapters of training frameworks share: their ranks save, pause and leave together.
+
+A framework's folder has an adapter, a subclass of :class:`FrameworkAdapter`, and what a user adds
+to a script: a callback, a hook, a trainer. Its ``__init__`` calls :func:`require` first.
+"""
+
+import re
+from collections.abc import Callable
+from importlib import metadata
+from typing import Any, Unpack
+
+import torch.distributed as dist
+
+from torchloom_threadlet.adapters.adapter import Adapter
+from torchloom_threadlet.adapters.torchrun.adapter import TorchrunAdapter
+from torchloom_threadlet.attachment import attach_once
+from torchloom_threadlet.identity import PlacementArguments
+from torchloom_threadlet.loom import Loom
+from torchloom_threadlet.training.gradients import CLIP_NORM_DOC
+
+__all__ = ["FrameworkAdapter", "attach_framework", "require"]
+
+
+def require(module: str, at_least: str, *distributions: str) -> None:
+    """Refuse to import an adapter whose framework is not installed, or too old.
+
+    Parameters
+    ----------
+    module : str
+        The adapter's own name, which is its extra's too, as ``lightning``.
+    at_least : str
+        The oldest version that is supported, as ``2.5``.
+    *distributions : str
+        The names under which the framework is published; one has to be installed.
+
+    Raises
+    ------
+    ImportError
+        In one line that says what to install.
+    """
+    install = f"pip install 'torchloom[{module}]'"
+    for distribution in distributions:
+        try:
+            version = metadata.version(distribution)
+        except metadata.PackageNotFoundError:
+            continue
+        if _numbers(version) < _numbers(at_least):
+            need = f"need {distribution} >= {at_least}, was {version}"
+            raise ImportError(f"torchloom_threadlet.adapters.{module}: {need}: {install}")
+        return
+    need = f"need {distributions[0]} >= {at_least}, which is not installed"
+    raise ImportError(f"torchloom_threadlet.adapters.{module}: {need}: {install}")
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    leading = re.match(r"\d+(\.\d+)*", version)
+    return tuple(map(int, leading[0].split("."))) if leading else ()
+
+
+class FrameworkAdapter(TorchrunAdapter):
+    """Ranks that stay the same from start to end, and that a framework steps and saves together.
+
+    A checkpoint, a pause and a drain go through the vote: on one rank alone each would leave the
+    others waiting in a collective.
+    """
+
+    def bind(self, loom: Any, worker: Any) -> None:
+        """Save on all ranks at one step, or on none."""
+        super().bind(loom, worker)
+        worker.saves_together = True
+
+    def register_clipping(
+        self, get: Callable[[], float | None], set: Callable[[float], object]
+    ) -> None:
+        """Register the framework's own clipping as ``clip_norm``, in place of torchLoom's.
+
+        ``get()`` returns the largest global norm of the gradients, None or 0 if it does not clip;
+        ``set`` is called with 0 to end the clipping.
+        """
+        self.loom.knob(
+            "clip_norm", lambda: float(get() or 0.0), set, low=0.0, fence="run", doc=CLIP_NORM_DOC
+        )
+
+    def register_count(
+        self, name: str, get: Callable[[], int], set: Callable[[int], object], doc: str
+    ) -> None:
+        """Register a run-fenced whole number of at least 1, such as a batch size."""
+        self.loom.knob(name, get, set, kind="int", low=1, fence="run", doc=doc)
+
+
+def attach_framework(adapter: Adapter, **placement: Unpack[PlacementArguments]) -> Loom:
+    """Attach this rank; without a rank of ours, torch.distributed's is taken.
+
+    Raises
+    ------
+    ConfigError
+        If this process is attached already, with another adapter or other arguments.
+    """
+    placement.setdefault("standby", False)
+    if placement.get("rank") is None and dist.is_available() and dist.is_initialized():
+        placement["rank"] = dist.get_rank()
+    return attach_once(adapter, None, placement)
