@@ -1,90 +1,25 @@
 """Ranks under plain torchrun change, pause and leave at one step."""
 
-import asyncio
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.deadlines import DEADLINE_S
+from tests.threadlet.torchrun_ranks import Starter
 from tests.waiting import eventually
-from torchloom_core.wire.messages import Hello
 from torchloom_core.wire.operations import Drain, FencedChange, Pause, Resume, SetKnobs
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 TRAINER = Path(__file__).parent / "torchrun_trainer.py"
 
 
-class Job:
-    """All ranks of one torchrun, and their incarnations known to the Weaver."""
-
-    def __init__(self, process, folder, ranks):
-        self.process, self._folder, self.ranks = process, folder, range(ranks)
-        self.hellos = {}
-
-    def journal(self, rank, event="step"):
-        path = self._folder / f"{rank}.jsonl"
-        text = path.read_text() if path.exists() else ""
-        lines = map(json.loads, text[: text.rfind("\n") + 1].splitlines())
-        return [line for line in lines if line["event"] == event]
-
-    async def admit(self, weaver):
-        for rank in self.ranks:
-            old = self.hellos.get(rank)
-
-            def restarted(rank=rank, old=old):
-                return [
-                    e
-                    for e in weaver.events
-                    if isinstance(e, Hello)
-                    and e.worker == f"g0-{rank}"
-                    and (old is None or e.incarnation > old.incarnation)
-                    and {"odd", "lr"} <= {spec.name for spec in e.knobs}
-                ]
-
-            (hello, *_) = await weaver.until(restarted)
-            self.hellos[rank] = await weaver.admit(hello.worker, incarnation=hello.incarnation)
-
-    async def goes_on(self, rank=0, steps=3):
-        done = len(self.journal(rank))
-        await eventually(lambda: len(self.journal(rank)) >= done + steps)
-
-    async def offer(self, weaver, number, do, **fields):
-        """Offer a change to all, late to the last rank; return the final acks."""
-        operation = FencedChange(number=number, do=do, groups=fields.pop("groups", ()))
-        for rank, hello in self.hellos.items():
-            if rank == self.ranks[-1]:
-                await self.goes_on()
-            await weaver.send(hello, operation, f"c{number}-{rank}", **fields)
-        return [await weaver.final(f"c{number}-{rank}") for rank in self.hellos]
-
-    async def end(self):
-        return await asyncio.to_thread(self.process.wait, DEADLINE_S)
-
-
 @pytest.fixture
 def start(tmp_path, join_file, end_with_sidecars):
-    started = []
-
-    def start(*arguments, ranks=2):
-        environment = os.environ | {"TORCHLOOM_JOIN": str(join_file), "OMP_NUM_THREADS": "1"}
-        environment["TORCHLOOM_HEARTBEAT_S"] = "0.2"
-        # torchrun's own store keeps gloo's addresses of an ended incarnation.
-        environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-        command += ["--nproc-per-node", ranks, "--max-restarts", "3", TRAINER]
-        command += ["--journal", tmp_path, *arguments]
-        with (tmp_path / "errors").open("w") as errors:
-            process = subprocess.Popen(list(map(str, command)), env=environment, stderr=errors)
-        started.append(process)
-        return Job(process, tmp_path, ranks)
-
-    yield start
-    for process in started:
+    starter = Starter(TRAINER, tmp_path, join_file, ("odd", "lr"))
+    yield starter
+    for process in starter.started:
         end_with_sidecars(process)
 
 
