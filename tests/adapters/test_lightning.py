@@ -1,0 +1,103 @@
+"""Lightning's ranks change, pause, save, rewind and leave at one step, and resume exactly."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.threadlet.torchrun_ranks import Starter
+from tests.waiting import eventually
+from torchloom_core.wire.operations import Checkpoint, Drain, Pause, Resume, Rewind, SetKnobs
+
+pytest.importorskip("lightning")
+pytestmark = [pytest.mark.integration]
+TRAINER = Path(__file__).parent / "lightning_trainer.py"
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def start(tmp_path, join_file, end_with_sidecars, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    starter = Starter(TRAINER, tmp_path, join_file, ("lr", "batch_size"))
+    yield starter
+    for process in starter.started:
+        end_with_sidecars(process)
+
+
+def steps_of(job, rank=0):
+    """Return the last line of each step: after a restart some are made again."""
+    return {line["step"]: line for line in job.journal(rank)}
+
+
+async def test_ranks_change_pause_save_rewind_and_leave_at_one_step(weaver, start, tmp_path):
+    job = start("--every", 1000)
+    await job.admit(weaver)
+    values = {"lr": 0.01, "clip_norm": 0.5, "accumulate_grad_batches": 2, "batch_size": 16}
+    acks = await job.offer(weaver, 1, SetKnobs(values=values))
+    assert {ack.status for ack in acks} == {"applied"}, acks
+    (step,) = {ack.step for ack in acks}
+    await job.goes_on(steps=12)
+    for rank in job.ranks:
+        steps = steps_of(job, rank)
+        assert (steps[step]["clip"], steps[step]["accumulate"]) == (1.0, 1)
+        assert (steps[step + 1]["clip"], steps[step + 1]["accumulate"]) == (0.5, 2)
+        assert steps[step]["lr"] <= 0.001 < 0.009 < steps[step + 1]["lr"]
+    assert steps_of(job)[max(steps_of(job))]["samples"] == 16
+
+    async with weaver.confirming_pause("v1"):
+        acks = await job.offer(weaver, 2, Pause(), cause="v1")
+        assert {ack.status for ack in acks} == {"applied"}
+        for rank in job.ranks:
+            await weaver.beat(lambda batch: batch.state == "paused", f"g0-{rank}")
+        assert len({len(job.journal(rank)) for rank in job.ranks}) == 1
+        for rank, hello in job.hellos.items():
+            assert (await weaver.ask(hello, Resume(), f"r{rank}")).status == "applied"
+    await job.goes_on()
+
+    alone = await weaver.ask(job.hellos[0], Checkpoint(), "alone")
+    assert alone.status == "rejected"
+    assert "at one step" in alone.detail
+    acks = await job.offer(weaver, 3, Checkpoint())
+    assert {ack.status for ack in acks} == {"applied"}, acks
+    (saved,) = {ack.step for ack in acks}
+    assert (tmp_path / "checkpoints" / f"last-step={saved}.ckpt").exists()
+
+    await job.goes_on(steps=4)
+    before = steps_of(job)
+    acks = await job.offer(weaver, 4, Rewind())
+    assert {ack.status for ack in acks} == {"applied"}, acks
+    await eventually(lambda: len([1 for at in job.journal(0) if at["step"] == saved + 4]) == 2)
+    assert [steps_of(job)[saved + n] for n in range(1, 5)] == [
+        before[saved + n] for n in range(1, 5)
+    ]
+
+    left = await job.offer(weaver, 5, Drain())
+    assert {ack.status for ack in left} == {"applied"}, left
+    assert await job.end() == 0
+    (end,) = {ack.step for ack in left}
+    assert (tmp_path / "checkpoints" / f"last-step={end}.ckpt").exists()
+
+
+@pytest.mark.long
+async def test_a_killed_rank_resumes_in_mid_epoch_bitwise(weaver, start):
+    job = start("--steps", 60, "--every", 7, name="killed")
+    await job.admit(weaver)
+    await eventually(lambda: len(job.journal(0)) >= 33)
+    os.kill(job.hellos[1].pid, signal.SIGKILL)
+    for rank in job.ranks:
+        weaver.enrolment.release(f"g0-{rank}")
+    assert await job.end() == 0
+    alone = start("--steps", 60, "--every", 7, "--plain", name="alone", attached=False)
+    assert await alone.end() == 0
+    for rank in job.ranks:
+        assert steps_of(job, rank) == steps_of(alone, rank)
+        assert len(job.journal(rank)) > 60
+
+
+@pytest.mark.long
+async def test_a_loader_that_cannot_resume_is_named_at_the_start(start, tmp_path):
+    job = start("--plain-loader", "--steps", 3, attached=False)
+    assert await job.end() == 0
+    (line,) = [x for x in (tmp_path / "errors").read_text().splitlines() if "cannot resume" in x]
+    assert "StatefulDataLoader" in line

@@ -1,0 +1,39 @@
+"""The random states of all ranks as text, for a framework's checkpoint that one rank writes."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy
+import torch
+
+from torchloom_threadlet.checkpoint.json_state import decode, encode
+from torchloom_threadlet.checkpoint.saving_ranks import SavingRanks
+from torchloom_threadlet.checkpoint.state import random_states, set_random_states
+
+
+def gathered_random_states(ranks: SavingRanks) -> list[str]:
+    """Return each rank's random states, on all ranks; all have to call it."""
+    states = {name: _as_arrays(state) for name, state in random_states().items()}
+    return ranks.gather(json.dumps(encode(states, "random", {})))
+
+
+def restore_random_state(texts: Sequence[str], rank: int) -> bool:
+    """Restore this rank's random states; return False if there were fewer ranks then."""
+    if rank >= len(texts):
+        return False
+    states = decode(json.loads(texts[rank]), {})
+    set_random_states({name: _as_tensors(state) for name, state in states.items()})
+    return True
+
+
+def _as_arrays(state: Any) -> Any:
+    if isinstance(state, list):
+        return [_as_arrays(one) for one in state]
+    return state.cpu().numpy() if isinstance(state, torch.Tensor) else state
+
+
+def _as_tensors(state: Any) -> Any:
+    if isinstance(state, list):
+        return [_as_tensors(one) for one in state]
+    return torch.from_numpy(state.copy()) if isinstance(state, numpy.ndarray) else state
