@@ -18,7 +18,7 @@ lines.
 import os
 from typing import Unpack
 
-from torchloom_threadlet.adapters.adapter import Adapter, PlainAdapter
+from torchloom_threadlet.adapter import Adapter, PlainAdapter
 from torchloom_threadlet.attachment import attach_once
 from torchloom_threadlet.identity import PlacementArguments
 from torchloom_threadlet.launch import record_final_error
@@ -58,7 +58,7 @@ def attach(
         The Weaver's ``join.json``; else ``TORCHLOOM_JOIN``, else ``.torchloom/join.json``.
     framework : str
         The name of the training framework, for display.
-    adapter : torchloom_threadlet.adapters.adapter.Adapter, optional
+    adapter : torchloom_threadlet.adapter.Adapter, optional
         A training framework that torchLoom does not bring; those that it brings have an
         ``attach`` of their own, in ``torchloom_threadlet.torchft`` and ``.torchrun``.
     landscape : torchloom_threadlet.landscape.Landscape, optional

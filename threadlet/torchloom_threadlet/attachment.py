@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import msgspec
 
 from torchloom_core.floor.errors import ConfigError
-from torchloom_threadlet.adapters.adapter import Adapter
+from torchloom_threadlet.adapter import Adapter
 from torchloom_threadlet.identity import PlacementArguments, find_join, identify
 from torchloom_threadlet.loom import Loom
 from torchloom_threadlet.trainer.sidecar_start import SIDECAR_OF

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Unpack
 
 from torchloom_core.wire.messages import WorkerState
-from torchloom_threadlet.adapters.adapter import Adapter, Diverged, overridden
+from torchloom_threadlet.adapter import Adapter, Diverged, overridden
 from torchloom_threadlet.cleaning import error_line
 from torchloom_threadlet.identity import Identity, Join
 from torchloom_threadlet.ipc import Goodbye

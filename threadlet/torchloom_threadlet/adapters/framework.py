@@ -11,7 +11,7 @@ from typing import Any, Unpack
 
 import torch.distributed as dist
 
-from torchloom_threadlet.adapters.adapter import Adapter
+from torchloom_threadlet.adapter import Adapter
 from torchloom_threadlet.adapters.torchrun.adapter import TorchrunAdapter
 from torchloom_threadlet.attachment import attach_once
 from torchloom_threadlet.identity import PlacementArguments

@@ -4,7 +4,6 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-import numpy
 import torch
 
 from torchloom_threadlet.checkpoint.json_state import decode, encode
@@ -14,7 +13,7 @@ from torchloom_threadlet.checkpoint.state import random_states, set_random_state
 
 def gathered_random_states(ranks: SavingRanks) -> list[str]:
     """Return each rank's random states, on all ranks; all have to call it."""
-    states = {name: _as_arrays(state) for name, state in random_states().items()}
+    states = {name: _as_bytes(state) for name, state in random_states().items()}
     return ranks.gather(json.dumps(encode(states, "random", {})))
 
 
@@ -27,13 +26,13 @@ def restore_random_state(texts: Sequence[str], rank: int) -> bool:
     return True
 
 
-def _as_arrays(state: Any) -> Any:
-    if isinstance(state, list):
-        return [_as_arrays(one) for one in state]
-    return state.cpu().numpy() if isinstance(state, torch.Tensor) else state
+def _as_bytes(state: Any) -> Any:
+    if isinstance(state, list):  # one for each device
+        return [_as_bytes(one) for one in state]
+    return bytes(state.tolist()) if isinstance(state, torch.Tensor) else state
 
 
 def _as_tensors(state: Any) -> Any:
     if isinstance(state, list):
         return [_as_tensors(one) for one in state]
-    return torch.from_numpy(state.copy()) if isinstance(state, numpy.ndarray) else state
+    return torch.tensor(list(state), dtype=torch.uint8) if isinstance(state, bytes) else state

@@ -73,6 +73,7 @@ def managed(parts: Iterable[Any]) -> list[Managed]:
             prefix = f"opt{len(found) + 1}." if found else ""
             found.append(Managed(unwrapped(part), None, prefix))
             continue
+        part = _unwrapped_scheduler(part)
         own, last = unwrapped(getattr(part, "optimizer", None)), len(found) - 1
         place = next((p for p, each in enumerate(found) if each.optimizer is own), last)
         if found and hasattr(part, "step"):
@@ -91,6 +92,13 @@ def unwrapped(optimizer: Any) -> Any:
             break
         optimizer = inner
     return optimizer
+
+
+def _unwrapped_scheduler(scheduler: Any) -> Any:
+    """Return the scheduler that holds the rates, such as the one within accelerate's wrapper."""
+    while not hasattr(scheduler, "optimizer") and hasattr(scheduler, "scheduler"):
+        scheduler = scheduler.scheduler
+    return scheduler
 
 
 def settings(optimizer: Any, scheduler: Any = None) -> list[Setting]:

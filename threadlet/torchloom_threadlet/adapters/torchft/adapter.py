@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from torchloom_core.wire.steering import name_of_replica
-from torchloom_threadlet.adapters.adapter import Adapter
+from torchloom_threadlet.adapter import Adapter
 from torchloom_threadlet.adapters.torchft.connections import Connections
 from torchloom_threadlet.adapters.torchft.fenced_steps import FencedSteps
 from torchloom_threadlet.adapters.torchft.measurements import (

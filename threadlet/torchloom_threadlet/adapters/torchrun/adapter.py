@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from torchloom_core.wire.operations import Drain
 from torchloom_core.wire.start_phases import QUORUM
-from torchloom_threadlet.adapters.adapter import Adapter, Diverged
+from torchloom_threadlet.adapter import Adapter, Diverged
 from torchloom_threadlet.cleaning import error_line, whole
 from torchloom_threadlet.fence.agreement import NOTHING, Ballot, read_minima
 from torchloom_threadlet.training.gradients import ManagedOptimizers
