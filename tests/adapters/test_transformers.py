@@ -1,0 +1,151 @@
+"""A Trainer's ranks change, pause, save, rewind and leave at one step, and resume exactly."""
+
+import os
+import signal
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from tests.adapters.contract_ranks import ranks_of
+from tests.threadlet.torchrun_ranks import Starter
+from tests.waiting import eventually
+from torchloom_core.wire.operations import Checkpoint, Drain, Pause, Resume, Rewind, SetKnobs
+from torchloom_threadlet.testing import AdapterContract
+
+pytest.importorskip("transformers")
+pytestmark = [pytest.mark.integration]
+TRAINER = Path(__file__).parent / "transformers_trainer.py"
+ROOT = Path(__file__).parents[2]
+KNOBS = {"lr": 0.01, "clip_norm": 0.5, "gradient_accumulation_steps": 3, "batch_size": 4}
+
+
+@pytest.fixture
+def start(tmp_path, join_file, end_with_sidecars, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    starter = Starter(TRAINER, tmp_path, join_file, ("lr", "batch_size"))
+    yield starter
+    for process in starter.started:
+        end_with_sidecars(process)
+
+
+def by_step(job, rank=0):
+    """Return the different lines of each step: one, unless a step made again came out otherwise."""
+    found = {}
+    for line in job.journal(rank):
+        lines = found.setdefault(line["step"], [])
+        if line not in lines:
+            lines.append(line)
+    return found
+
+
+def made_again(job):
+    """Return how many lines there are of steps that were made before."""
+    return len(job.journal(0)) - len(by_step(job))
+
+
+class TestTransformers(AdapterContract):
+    def ranks(self, count):
+        from torchloom_threadlet.adapters.transformers.adapter import TransformersAdapter
+
+        adapters = [TransformersAdapter() for _ in range(count)]
+        for adapter in adapters:
+            adapter.serve(SimpleNamespace(control=SimpleNamespace()), None)
+            adapter.save_now = lambda: None  # without a Trainer
+        return ranks_of(*adapters)
+
+
+async def test_ranks_change_pause_save_rewind_and_leave_at_one_step(weaver, start, tmp_path):
+    job = start("--every", 100_000)
+    await job.admit(weaver)
+    acks = await job.offer(weaver, 1, SetKnobs(values=KNOBS))
+    assert {ack.status for ack in acks} == {"applied"}, acks
+    (step,) = {ack.step for ack in acks}
+    await job.goes_on(steps=12)
+    ranks = [by_step(job, rank) for rank in job.ranks]
+    for steps in ranks:
+        ((before,), (after,)) = steps[step], steps[step + 1]
+        assert (before["clip"], after["clip"]) == (1.0, 0.5)
+        assert before["lr"] <= 0.001 < 0.009 < after["lr"]
+        assert len(before["losses"]) == 1
+        assert {steps[step + n][0]["accumulate"] for n in (8, 9, 10)} == {3}
+        # An epoch's last step takes what is left.
+        assert max(len(steps[step + n][0]["losses"]) for n in (8, 9, 10)) == 3
+        assert 4 in {steps[step + n][0]["samples"] for n in (9, 10, 11)}
+    weights = [{n: line["weights"] for n, (line,) in steps.items()} for steps in ranks]
+    assert all(weights[0][n] == weights[1][n] for n in weights[0].keys() & weights[1].keys())
+
+    async with weaver.confirming_pause("v1"):
+        acks = await job.offer(weaver, 2, Pause(), cause="v1")
+        assert {ack.status for ack in acks} == {"applied"}
+        for rank in job.ranks:
+            await weaver.beat(lambda batch: batch.state == "paused", f"g0-{rank}")
+        assert len({len(job.journal(rank)) for rank in job.ranks}) == 1
+        for rank, hello in job.hellos.items():
+            assert (await weaver.ask(hello, Resume(), f"r{rank}")).status == "applied"
+    await job.goes_on()
+
+    alone = await weaver.ask(job.hellos[0], Checkpoint(), "alone")
+    assert "at one step" in alone.detail
+    acks = await job.offer(weaver, 3, Checkpoint())
+    assert {ack.status for ack in acks} == {"applied"}, acks
+    (saved,) = {ack.step for ack in acks}
+    assert (tmp_path / "checkpoints" / f"checkpoint-{saved}" / "trainer_state.json").exists()
+
+    await job.goes_on(steps=4)
+    acks = await job.offer(weaver, 4, Rewind())
+    assert {ack.status for ack in acks} == {"applied"}, acks
+    await eventually(lambda: made_again(job) >= 4)
+    assert {len(lines) for lines in by_step(job).values()} == {1}
+
+    left = await job.offer(weaver, 5, Drain())
+    assert {ack.status for ack in left} == {"applied"}, left
+    assert await job.end() == 0
+    (end,) = {ack.step for ack in left}
+    assert max(by_step(job)) == end
+    assert (tmp_path / "checkpoints" / f"checkpoint-{end}" / "trainer_state.json").exists()
+    logged = {name for batch in weaver.telemetry for name in batch.metrics}
+    assert {"loss", "mean_loss", "grad_norm", "learning_rate", "samples_per_s"} <= logged
+
+
+@pytest.mark.long
+async def test_a_killed_rank_resumes_in_mid_epoch_bitwise(weaver, start):
+    job = start("--steps", 60, "--every", 7, name="killed")
+    await job.admit(weaver)
+    await eventually(lambda: len(job.journal(0)) >= 33)
+    os.kill(job.hellos[1].pid, signal.SIGKILL)
+    for rank in job.ranks:
+        weaver.enrolment.release(f"g0-{rank}")
+    assert await job.end() == 0
+    inert = start("--steps", 60, "--every", 7, name="inert", attached=False)
+    plain = start("--steps", 60, "--every", 7, "--plain", name="plain", attached=False)
+    assert await plain.end() == await inert.end() == 0
+    for rank in job.ranks:
+        alone = by_step(plain, rank)
+        assert by_step(job, rank) == by_step(inert, rank) == alone
+        assert len(alone) == 60
+    assert made_again(job) > 0
+
+
+@pytest.mark.long
+async def test_changed_knobs_survive_a_kill_and_the_data_continues_exactly(weaver, start):
+    job = start("--every", 10)
+    await job.admit(weaver)
+    acks = await job.offer(weaver, 1, SetKnobs(values=KNOBS))
+    assert {ack.status for ack in acks} == {"applied"}, acks
+    await job.goes_on(steps=35)
+    steps = max(by_step(job))
+    os.kill(job.hellos[1].pid, signal.SIGKILL)
+    for rank in job.ranks:
+        weaver.enrolment.release(f"g0-{rank}")
+    await job.admit(weaver)
+    assert {name: job.hellos[0].values[name] for name in KNOBS if name != "lr"} == {
+        name: value for name, value in KNOBS.items() if name != "lr"
+    }
+    await eventually(lambda: max(by_step(job)) > steps + 10)
+    for rank in job.ranks:
+        assert {len(lines) for lines in by_step(job, rank).values()} == {1}
+    assert made_again(job) > 0
+    (last,) = by_step(job)[max(by_step(job))]
+    assert (last["clip"], last["samples"], last["accumulate"]) == (0.5, 4, 3)
+    assert last["lr"] > 0.009
