@@ -55,6 +55,8 @@ def main():
     sampler = DistributedSampler(data, trainer.world_size, trainer.global_rank, seed=3)
     loader = StatefulDataLoader(data, batch_size=8, sampler=sampler)
     trainer.fit(LitAutoEncoder(), loader, ckpt_path="last")
+    if trainer.is_global_zero:
+        print("loss", float(trainer.callback_metrics["train_loss"]))
 
 
 if __name__ == "__main__":

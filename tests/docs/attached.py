@@ -1,12 +1,16 @@
-"""Apply the diffs of the manual to scripts like torchft's examples."""
+"""Apply the diffs of the manual to scripts like the frameworks' own examples."""
 
 from pathlib import Path
 
-from tests.docs.pages import ROOT, blocks
+from tests.docs.pages import PAGES, blocks
 
 SCRIPTS = Path(__file__).parents[1] / "attached_scripts"
-PAGES = (ROOT / "README.md", ROOT / "docs" / "threadlet.md")
-NAMES = ("train_ddp.py", "train_diloco.py", "train_hsdp.py", "train_torchrun.py")
+NAMES = sorted(
+    block.note.removeprefix("attaches: ")
+    for page in PAGES
+    for block in blocks(page, "diff")
+    if block.note.startswith("attaches: ")
+)
 
 
 def attached(name):
@@ -18,7 +22,7 @@ def attached(name):
     for hunk in block.text.split("@@ ")[1:]:
         lines = hunk.rstrip().splitlines()[1:]
         before = "".join(f"{line[1:]}\n" for line in lines if not line.startswith("+"))
-        after = "".join(f"{line[1:]}\n" for line in lines)
+        after = "".join(f"{line[1:]}\n" for line in lines if not line.startswith("-"))
         assert script.count(before) == 1, f"{block.place}: need lines of {name}, was\n{before}"
         script = script.replace(before, after)
         added += [line[1:] for line in lines if line.startswith("+")]

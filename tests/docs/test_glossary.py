@@ -8,7 +8,7 @@ import pytest
 from torchloom_core.cli.app import app
 
 ROOT = Path(__file__).parents[2]
-DOCS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PAGE = sorted((ROOT / "torchloom_core" / "live" / "dashboard" / "page").glob("*.*"))
 EARLIER = re.compile(
     r"\b(control room|stand-bys?|deeds?|errands?|wheel|seats?|knock|remarks?|complaints?|hindcasts?"
