@@ -3,6 +3,7 @@
 import pytest
 
 from tests.kernel.runs import Run, hello, make_kernel, of, only, telemetry
+from torchloom_core.capabilities.checkpoint import SaveCheckpoint
 from torchloom_core.capabilities.drain import DrainGroup
 from torchloom_core.capabilities.pause import PauseRun
 from torchloom_core.capabilities.rewind import RewindRun
@@ -12,6 +13,7 @@ from torchloom_core.wire.decisions import Issue, Judged, Outcome, Proposed, Verd
 from torchloom_core.wire.events import Recovered
 from torchloom_core.wire.messages import KnobSpec
 from torchloom_core.wire.operations import (
+    Checkpoint,
     Drain,
     FencedChange,
     Pause,
@@ -314,6 +316,21 @@ def test_a_change_during_a_restart_of_the_weaver_is_not_judged(run):
 def test_a_fenced_change_is_refused_while_the_run_is_paused(run):
     ack_all(run, sent(run.ask(PauseRun())), step=7)
     assert "the run is paused, resume it first" in reason(run, ChangeKnobs(values={"lr": 0.2}))
+
+
+def test_ranks_save_at_one_step_if_all_of_them_can_save_and_agree():
+    run = Run(make_kernel())
+    for worker in ("a-0", "a-1", "b-0"):
+        run.feed(rank_hello(worker, actuators=("checkpoint", "fenced_change")))
+    commands = sent(run.ask(SaveCheckpoint()))
+    assert [command.do.do for command in commands] == [Checkpoint()] * 3
+    assert only(Outcome, ack_all(run, commands)).detail == "saved by 3 workers at step 10"
+    assert {c.do.groups for c in sent(run.ask(SaveCheckpoint(group="a")))} == {("a",)}
+    assert sent(run.ask(SaveCheckpoint(group="b"))) == []  # a worker alone just saves
+    run.feed(rank_hello("c-0"))
+    assert sent(run.ask(SaveCheckpoint())) == []
+    run.feed(rank_hello("c-0", actuators=("checkpoint",)))
+    assert sent(run.ask(SaveCheckpoint())) == []
 
 
 def test_several_groups_are_drained_at_one_step_and_the_others_only_agree():
