@@ -5,7 +5,7 @@ to a script: a callback, a hook, a trainer. Its ``__init__`` calls :func:`requir
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import metadata
 from typing import Any, Unpack
 
@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torchloom_threadlet.adapter import Adapter
 from torchloom_threadlet.adapters.torchrun.adapter import TorchrunAdapter
 from torchloom_threadlet.attachment import attach_once
+from torchloom_threadlet.cleaning import whole
 from torchloom_threadlet.identity import PlacementArguments
 from torchloom_threadlet.loom import Loom
 from torchloom_threadlet.training.gradients import CLIP_NORM_DOC
@@ -68,6 +69,18 @@ class FrameworkAdapter(TorchrunAdapter):
         """Save on all ranks at one step, or on none."""
         super().bind(loom, worker)
         worker.saves_together = True
+
+    def save(self) -> dict[str, Any]:
+        """Return the step that is over, also during a vote, and the run-fenced knobs."""
+        step = self.worker.step if self._number is None else self._number
+        return super().save() | {"step": whole(step)}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from a checkpoint; knobs that the framework has restored stay as they are."""
+        present = self.worker.actuators.fenced_values()
+        knobs = state["knobs"].items()
+        other = {name: value for name, value in knobs if present.get(name) != value}
+        super().restore({**state, "knobs": other})
 
     def register_clipping(
         self, get: Callable[[], float | None], set: Callable[[float], object]

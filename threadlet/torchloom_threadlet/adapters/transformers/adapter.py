@@ -1,7 +1,6 @@
 """The adapter for the Trainer: its arguments as knobs, its own checkpoints, and its way to stop."""
 
 import dataclasses
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -93,13 +92,6 @@ class TransformersAdapter(FrameworkAdapter):
         if self._last is None:
             self.loom.on_rewind(self._rewind)
         self._last = checkpoint
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue from a checkpoint; a knob that its other parts have restored stays exact."""
-        present = self.worker.actuators.fenced_values()
-        knobs = state["knobs"].items()
-        other = {name: value for name, value in knobs if present.get(name) != value}
-        super().restore({**state, "knobs": other})
 
     def _rewind(self, skip: int) -> None:
         """Load the newest checkpoint on all ranks; its epoch begins again after this step."""

@@ -1,0 +1,150 @@
+"""Ranks with an Accelerator change, pause, save and leave at one step, and resume exactly."""
+
+import os
+import signal
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from tests.adapters.contract_ranks import ranks_of
+from tests.threadlet.torchrun_ranks import Starter
+from tests.waiting import eventually
+from torchloom_core.wire.operations import Checkpoint, Drain, Pause, Resume, SetKnobs
+from torchloom_threadlet.testing import AdapterContract
+from torchloom_threadlet.training.optimizer_knobs import managed
+
+pytest.importorskip("accelerate")
+pytestmark = [pytest.mark.integration]
+TRAINER = Path(__file__).parent / "accelerate_trainer.py"
+ROOT = Path(__file__).parents[2]
+KNOBS = {"lr": 0.01, "clip_norm": 0.5, "gradient_accumulation_steps": 3}
+
+
+@pytest.fixture
+def start(tmp_path, join_file, end_with_sidecars, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    starter = Starter(TRAINER, tmp_path, join_file, ("lr", "clip_norm"))
+    yield starter
+    for process in starter.started:
+        end_with_sidecars(process)
+
+
+def by_step(job, rank=0):
+    """Return the different lines of each step: one, unless a step made again came out otherwise."""
+    found = {}
+    for line in job.journal(rank):
+        lines = found.setdefault(line["step"], [])
+        if line not in lines:
+            lines.append(line)
+    return found
+
+
+class TestAccelerate(AdapterContract):
+    def ranks(self, count):
+        from torchloom_threadlet.adapters.accelerate.adapter import AccelerateAdapter
+
+        return ranks_of(*(AccelerateAdapter() for _ in range(count)))
+
+
+def test_manage_unwraps_what_accelerate_has_prepared():
+    from accelerate import Accelerator
+
+    weights = [torch.nn.Parameter(torch.ones(2))]
+    optimizer = torch.optim.AdamW(weights)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
+    prepared = Accelerator(cpu=True).prepare(optimizer, scheduler)
+    (found,) = managed(prepared)
+    assert (found.optimizer, found.scheduler) == (optimizer, scheduler)
+    loom = SimpleNamespace(knob=lambda name, get, set, **form: name == "lr" and set(0.5))
+    found.register(loom, can_vote=True)
+    assert scheduler.base_lrs == [0.5]
+
+
+async def test_ranks_change_pause_save_and_leave_at_one_step(weaver, start, tmp_path):
+    job = start("--every", 100_000)
+    await job.admit(weaver)
+    acks = await job.offer(weaver, 1, SetKnobs(values=KNOBS))
+    assert {ack.status for ack in acks} == {"applied"}, acks
+    (step,) = {ack.step for ack in acks}
+    await job.goes_on(steps=5)
+    for rank in job.ranks:
+        steps = by_step(job, rank)
+        ((before,), (after,)) = steps[step], steps[step + 1]
+        assert before["lr"] <= 0.001 < 0.009 < after["lr"]
+        assert (before["accumulate"], after["accumulate"]) == (2, 3)
+        assert len(after["losses"]) == 3 or len(steps[step + 2][0]["losses"]) == 3
+    weights = [{n: line["weights"] for n, (line,) in by_step(job, r).items()} for r in job.ranks]
+    assert all(weights[0][n] == weights[1][n] for n in weights[0].keys() & weights[1].keys())
+
+    async with weaver.confirming_pause("v1"):
+        acks = await job.offer(weaver, 2, Pause(), cause="v1")
+        assert {ack.status for ack in acks} == {"applied"}
+        for rank in job.ranks:
+            await weaver.beat(lambda batch: batch.state == "paused", f"g0-{rank}")
+        assert len({len(job.journal(rank)) for rank in job.ranks}) == 1
+        for rank, hello in job.hellos.items():
+            assert (await weaver.ask(hello, Resume(), f"r{rank}")).status == "applied"
+    await job.goes_on()
+
+    acks = await job.offer(weaver, 3, Checkpoint())
+    assert {ack.status for ack in acks} == {"applied"}, acks
+    (saved,) = {ack.step for ack in acks}
+    assert (tmp_path / "checkpoints" / f"step-{saved}" / "torchloom.json").exists()
+    left = await job.offer(weaver, 4, Drain())
+    assert {ack.status for ack in left} == {"applied"}, left
+    assert await job.end() == 0
+    (end,) = {ack.step for ack in left}
+    assert max(by_step(job)) == end
+    assert (tmp_path / "checkpoints" / f"step-{end}" / "torchloom.json").exists()
+
+
+@pytest.mark.long
+async def test_a_killed_rank_resumes_in_mid_epoch_bitwise(weaver, start):
+    job = start("--steps", 60, "--every", 7, name="killed")
+    await job.admit(weaver)
+    await eventually(lambda: len(job.journal(0)) >= 33)
+    os.kill(job.hellos[1].pid, signal.SIGKILL)
+    for rank in job.ranks:
+        weaver.enrolment.release(f"g0-{rank}")
+    assert await job.end() == 0
+    inert = start("--steps", 60, "--every", 7, name="inert", attached=False)
+    plain = start("--steps", 60, "--plain", name="plain", attached=False)
+    assert await plain.end() == await inert.end() == 0
+    for rank in job.ranks:
+        assert by_step(job, rank) == by_step(inert, rank) == by_step(plain, rank)
+    assert len(job.journal(0)) > len(plain.journal(0)) == 60
+
+
+@pytest.mark.long
+async def test_changed_knobs_survive_a_kill(weaver, start):
+    job = start()
+    await job.admit(weaver)
+    acks = await job.offer(weaver, 1, SetKnobs(values=KNOBS))
+    assert {ack.status for ack in acks} == {"applied"}, acks
+    await job.goes_on(steps=25)
+    steps = max(by_step(job))
+    os.kill(job.hellos[1].pid, signal.SIGKILL)
+    for rank in job.ranks:
+        weaver.enrolment.release(f"g0-{rank}")
+    await job.admit(weaver)
+    await eventually(lambda: max(by_step(job)) > steps + 10)
+    for rank in job.ranks:
+        assert {len(lines) for lines in by_step(job, rank).values()} == {1}
+    (last,) = by_step(job)[max(by_step(job))]
+    assert last["accumulate"] == 3
+    assert last["lr"] > 0.005
+    assert len(job.journal(0)) > len(by_step(job))
+    assert job.hellos[0].values["clip_norm"] == 0.5
+
+
+@pytest.mark.long
+async def test_a_loader_that_cannot_resume_is_named_and_torchloom_clips_for_a_script_that_does_not(
+    weaver, start, tmp_path
+):
+    job = start("--plain-loader", "--clips-not")
+    await job.admit(weaver)
+    acks = await job.offer(weaver, 1, SetKnobs(values={"clip_norm": 0.001}))
+    assert {ack.status for ack in acks} == {"applied"}, acks
+    await eventually(lambda: "use_stateful_dataloader" in (tmp_path / "errors").read_text())
