@@ -3,12 +3,15 @@
 import os
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from tests.adapters.contract_ranks import ranks_of
 from tests.threadlet.torchrun_ranks import Starter
 from tests.waiting import eventually
 from torchloom_core.wire.operations import Checkpoint, Drain, Pause, Resume, Rewind, SetKnobs
+from torchloom_threadlet.testing import AdapterContract
 
 pytest.importorskip("lightning")
 pytestmark = [pytest.mark.integration]
@@ -28,6 +31,17 @@ def start(tmp_path, join_file, end_with_sidecars, monkeypatch):
 def steps_of(job, rank=0):
     """Return the last line of each step: after a restart some are made again."""
     return {line["step"]: line for line in job.journal(rank)}
+
+
+class TestLightning(AdapterContract):
+    def ranks(self, count):
+        from torchloom_threadlet.adapters.lightning.adapter import LightningAdapter
+
+        adapters = [LightningAdapter(None, 3) for _ in range(count)]
+        for adapter in adapters:
+            adapter._trainer = SimpleNamespace()
+            adapter.save_now = lambda: None  # without a Trainer
+        return ranks_of(*adapters)
 
 
 async def test_ranks_change_pause_save_rewind_and_leave_at_one_step(weaver, start, tmp_path):
