@@ -318,19 +318,37 @@ def test_a_fenced_change_is_refused_while_the_run_is_paused(run):
     assert "the run is paused, resume it first" in reason(run, ChangeKnobs(values={"lr": 0.2}))
 
 
-def test_ranks_save_at_one_step_if_all_of_them_can_save_and_agree():
+BOTH = ("checkpoint", "fenced_change")
+
+
+@pytest.mark.parametrize(
+    ("hellos", "group", "number", "is_fenced"),
+    [
+        ({"a-0": BOTH, "a-1": BOTH, "b-0": BOTH}, None, 3, True),
+        ({"a-0": BOTH, "a-1": BOTH, "b-0": BOTH}, "b", 1, False),
+        ({"a-0": BOTH, "a-1": BOTH, "b-0": ("fenced_change",)}, None, 2, False),
+        ({"a-0": BOTH, "a-1": BOTH, "b-0": ("checkpoint",)}, None, 3, False),
+    ],
+    ids=["all", "one", "not all save", "not all agree"],
+)
+def test_ranks_save_at_one_step_if_all_can_save_and_agree(hellos, group, number, is_fenced):
     run = Run(make_kernel())
-    for worker in ("a-0", "a-1", "b-0"):
-        run.feed(rank_hello(worker, actuators=("checkpoint", "fenced_change")))
-    commands = sent(run.ask(SaveCheckpoint()))
-    assert [command.do.do for command in commands] == [Checkpoint()] * 3
-    assert only(Outcome, ack_all(run, commands)).detail == "saved by 3 workers at step 10"
-    assert {c.do.groups for c in sent(run.ask(SaveCheckpoint(group="a")))} == {("a",)}
-    assert sent(run.ask(SaveCheckpoint(group="b"))) == []  # a worker alone just saves
-    run.feed(rank_hello("c-0"))
-    assert sent(run.ask(SaveCheckpoint())) == []
-    run.feed(rank_hello("c-0", actuators=("checkpoint",)))
-    assert sent(run.ask(SaveCheckpoint())) == []
+    for worker, actuators in hellos.items():
+        run.feed(rank_hello(worker, actuators=actuators))
+    outputs = run.ask(SaveCheckpoint(group=group))
+    commands = sent(outputs, FencedChange if is_fenced else Checkpoint)
+    assert len(commands) == number
+    at_step = " at step 10" if is_fenced else ""
+    workers = "1 worker" if number == 1 else f"{number} workers"
+    assert only(Outcome, ack_all(run, commands)).detail == f"saved by {workers}{at_step}"
+
+
+def test_paused_ranks_save_each_alone_as_they_are_at_one_step():
+    run = Run(make_kernel())
+    for worker in WORKERS:
+        run.feed(rank_hello(worker, actuators=BOTH))
+    ack_all(run, sent(run.ask(PauseRun())), step=7)
+    assert len(sent(run.ask(SaveCheckpoint()), Checkpoint)) == 3
 
 
 def test_several_groups_are_drained_at_one_step_and_the_others_only_agree():

@@ -51,7 +51,7 @@ class CheckpointKind(ActionKind[SaveCheckpoint]):
 
 
 def _savers(group: str | None, run: Run) -> list[int]:
-    rows = run.able(run.rows_in("training"), "checkpoint")
+    rows = run.able(run.in_training(), "checkpoint")
     return [row for row in rows if group in (None, _group(row, run))]
 
 
