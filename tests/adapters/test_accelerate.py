@@ -24,7 +24,7 @@ KNOBS = {"lr": 0.01, "clip_norm": 0.5, "gradient_accumulation_steps": 3}
 
 @pytest.fixture
 def start(tmp_path, join_file, end_with_sidecars, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
     starter = Starter(TRAINER, tmp_path, join_file, ("lr", "clip_norm"))
     yield starter
     for process in starter.started:

@@ -1,16 +1,28 @@
 """A Trainer's ranks change, pause, save, rewind and leave at one step, and resume exactly."""
 
+import asyncio
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from tests.adapters.contract_ranks import ranks_of
+from tests.deadlines import DEADLINE_S
 from tests.threadlet.torchrun_ranks import Starter
 from tests.waiting import eventually
-from torchloom_core.wire.operations import Checkpoint, Drain, Pause, Resume, Rewind, SetKnobs
+from torchloom_core.wire.operations import (
+    Checkpoint,
+    Drain,
+    FencedChange,
+    Pause,
+    Resume,
+    Rewind,
+    SetKnobs,
+)
 from torchloom_threadlet.testing import AdapterContract
 
 pytest.importorskip("transformers")
@@ -22,7 +34,7 @@ KNOBS = {"lr": 0.01, "clip_norm": 0.5, "gradient_accumulation_steps": 3, "batch_
 
 @pytest.fixture
 def start(tmp_path, join_file, end_with_sidecars, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
     starter = Starter(TRAINER, tmp_path, join_file, ("lr", "batch_size"))
     yield starter
     for process in starter.started:
@@ -106,6 +118,29 @@ async def test_ranks_change_pause_save_rewind_and_leave_at_one_step(weaver, star
     assert (tmp_path / "checkpoints" / f"checkpoint-{end}" / "trainer_state.json").exists()
     logged = {name for batch in weaver.telemetry for name in batch.metrics}
     assert {"loss", "mean_loss", "grad_norm", "learning_rate", "samples_per_s"} <= logged
+
+
+@pytest.fixture
+def alone(tmp_path, join_file, end_with_sidecars, monkeypatch):
+    """Return a Trainer in a process of its own, without torchrun."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
+    monkeypatch.setenv("TORCHLOOM_JOIN", str(join_file))
+    command = [sys.executable, str(TRAINER), "--journal", str(tmp_path)]
+    process = subprocess.Popen(command, cwd=tmp_path)
+    yield process
+    end_with_sidecars(process)
+
+
+@pytest.mark.long
+async def test_one_process_without_torchrun_is_steered_too(weaver, alone, tmp_path):
+    await weaver.until(lambda: any("lr" in getattr(one, "values", {}) for one in weaver.events))
+    hello = await weaver.admit()
+    for number, do in enumerate((SetKnobs(values=KNOBS), Drain()), 1):
+        change = FencedChange(number=number, do=do)
+        ack = await weaver.ask(hello, change, f"c{number}")
+        assert ack.status == "applied", ack
+    assert (tmp_path / "checkpoints" / f"checkpoint-{ack.step}").exists()
+    assert await asyncio.to_thread(alone.wait, DEADLINE_S) == 0
 
 
 @pytest.mark.long

@@ -4,8 +4,10 @@ A framework's folder has an adapter, a subclass of :class:`FrameworkAdapter`, an
 to a script: a callback, a hook, a trainer. Its ``__init__`` calls :func:`require` first.
 """
 
+import os
 import re
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from importlib import metadata
 from typing import Any, Unpack
 
@@ -70,6 +72,15 @@ class FrameworkAdapter(TorchrunAdapter):
         super().bind(loom, worker)
         worker.saves_together = True
 
+    def _begin_votes(self, process_group: Any) -> None:
+        """Vote; a process that trains alone, without torch.distributed, has the only ballot."""
+        is_alone = os.environ.get("WORLD_SIZE", "1") == "1"
+        if is_alone and dist.is_available() and not dist.is_initialized():
+            if not self.loom.inert:
+                self.vote_within(dist.ProcessGroupGloo(dist.HashStore(), 0, 1, _NO_WAIT))
+            return
+        super()._begin_votes(process_group)
+
     def save(self) -> dict[str, Any]:
         """Return the step that is over, also during a vote, and the run-fenced knobs."""
         step = self.worker.step if self._number is None else self._number
@@ -113,3 +124,7 @@ def attach_framework(adapter: Adapter, **placement: Unpack[PlacementArguments]) 
     if placement.get("rank") is None and dist.is_available() and dist.is_initialized():
         placement["rank"] = dist.get_rank()
     return attach_once(adapter, None, placement)
+
+
+_NO_WAIT = timedelta(minutes=30)
+"""As by default; a process that votes alone waits for no other."""
