@@ -1,0 +1,171 @@
+"""Two ranks of one framework, attached or not; rank 0 prints the seconds of each optimizer step."""
+
+import argparse
+import json
+import os
+import sys
+import time
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+WIDTH, DEPTH, BATCH, SEED = 1024, 4, 128, 11
+
+
+class Model(nn.Module):
+    """Linear layers whose step takes some tens of milliseconds on one core."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers = [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU()) for _ in range(DEPTH)]
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, inputs: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return the loss, as transformers' Trainer expects it."""
+        return {"loss": nn.functional.mse_loss(self.layers(inputs), labels)}
+
+
+class Times:
+    """The seconds between two calls of :meth:`mark`."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+        self._since_s = time.perf_counter()
+
+    def mark(self) -> None:
+        """End a step."""
+        now_s = time.perf_counter()
+        self.seconds.append(now_s - self._since_s)
+        self._since_s = now_s
+
+
+def data(steps: int) -> TensorDataset:
+    """Return as many samples as two ranks need."""
+    generator = torch.Generator().manual_seed(SEED)
+    inputs = torch.rand(BATCH, WIDTH, generator=generator).repeat(2 * (steps + 1), 1)
+    return TensorDataset(inputs, inputs)
+
+
+def with_lightning(steps: int, is_attached: bool, times: Times) -> None:
+    """Train with Lightning's Trainer."""
+    import lightning.pytorch as pl
+
+    class Module(pl.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = Model()
+
+        def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+            loss = self.model(*batch)["loss"]
+            self.log("train_loss", loss)
+            return loss
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.AdamW(self.parameters(), fused=True)
+
+    class Clock(pl.Callback):
+        def on_train_batch_start(self, *_: Any) -> None:
+            times.mark()
+
+    callbacks: list[Any] = [Clock()]
+    if is_attached:
+        from torchloom_threadlet.adapters.lightning import TorchLoomCallback
+
+        callbacks.append(TorchLoomCallback())
+    trainer = pl.Trainer(
+        accelerator="cpu",
+        devices=2,
+        strategy="ddp",
+        max_steps=steps,
+        gradient_clip_val=1.0,
+        callbacks=callbacks,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    trainer.fit(Module(), DataLoader(data(steps), BATCH))
+
+
+def with_transformers(steps: int, is_attached: bool, times: Times) -> None:
+    """Train with transformers' Trainer."""
+    import tempfile
+
+    from transformers import Trainer, TrainerCallback, TrainingArguments
+
+    class Clock(TrainerCallback):  # type: ignore[misc]
+        def on_step_begin(self, *_: Any, **__: Any) -> None:
+            times.mark()
+
+    callbacks: list[Any] = [Clock()]
+    if is_attached:
+        from torchloom_threadlet.adapters.transformers import TorchLoomCallback
+
+        callbacks.append(TorchLoomCallback())
+    arguments = TrainingArguments(
+        tempfile.mkdtemp(),
+        per_device_train_batch_size=BATCH,
+        max_steps=steps,
+        save_strategy="no",
+        report_to="none",
+        use_cpu=True,
+        disable_tqdm=True,
+    )
+    samples = [{"inputs": a, "labels": b} for a, b in data(steps)]
+    Trainer(Model(), arguments, train_dataset=samples, callbacks=callbacks).train()
+
+
+def with_accelerate(steps: int, is_attached: bool, times: Times) -> None:
+    """Train with a loop of accelerate."""
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(cpu=True)
+    model: Any = Model()
+    model, optimizer, loader = accelerator.prepare(
+        model, torch.optim.AdamW(model.parameters(), fused=True), DataLoader(data(steps), BATCH)
+    )
+    loom = None
+    if is_attached:
+        from torchloom_threadlet.adapters.accelerate import attach
+
+        loom = attach(accelerator)
+        loom.manage(optimizer)
+    for _, (inputs, labels) in zip(range(steps), loader, strict=False):
+        times.mark()
+        with accelerator.accumulate(model):
+            loss = model(inputs, labels)["loss"]
+            accelerator.backward(loss)
+            accelerator.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+        if loom is not None:
+            loom.step(loss=loss)
+    accelerator.end_training()
+
+
+JOBS = {
+    "lightning": with_lightning,
+    "transformers": with_transformers,
+    "accelerate": with_accelerate,
+}
+
+
+def main() -> None:
+    """Run one job."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("framework", choices=JOBS)
+    parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--attached", action="store_true")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.manual_seed(SEED)
+    times = Times()
+    JOBS[options.framework](options.steps, options.attached, times)
+    if os.environ.get("RANK", "0") == "0":
+        sys.stdout.write(f"\ntimes {json.dumps(times.seconds)}\n")
+
+
+if __name__ == "__main__":
+    main()
