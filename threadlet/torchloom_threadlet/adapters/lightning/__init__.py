@@ -2,7 +2,7 @@
 
 from torchloom_threadlet.adapters.framework import require
 
-require("lightning", "2.5", "lightning", "pytorch-lightning")
+require("lightning", "2.6", "lightning", "pytorch-lightning")
 
 from torchloom_threadlet.adapters.lightning.callback import TorchLoomCallback  # noqa: E402
 
