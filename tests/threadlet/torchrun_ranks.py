@@ -57,7 +57,9 @@ class Job:
         return [await weaver.final(f"c{number}-{rank}") for rank in self.hellos]
 
     async def end(self):
-        return await asyncio.to_thread(self.process.wait, DEADLINE_S)
+        status = await asyncio.to_thread(self.process.wait, DEADLINE_S)
+        assert "torchloom failed" not in (self._folder / "errors").read_text()
+        return status
 
 
 class Starter:
