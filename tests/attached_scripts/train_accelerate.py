@@ -34,6 +34,7 @@ def main():
     )
     set_seed(7)
     model, optimizer, scheduler, loader = accelerator.prepare(*parts())
+    steps = 0
     for epoch in range(options.epochs):
         for inputs, labels in loader:
             with accelerator.accumulate(model):
@@ -44,7 +45,9 @@ def main():
                 optimizer.step()
                 scheduler.step()
                 optimizer.zero_grad()
-        accelerator.print(f"epoch {epoch}: loss {loss.item():.3f}")
+            if accelerator.sync_gradients:
+                steps += 1
+        accelerator.print(f"loss {loss.item():.6f} at the end of epoch {epoch}, after step {steps}")
     accelerator.end_training()
 
 

@@ -1,6 +1,7 @@
 """In the manner of transformers' examples: a small GPT-2, trained from scratch under torchrun."""
 
 import argparse
+import os
 
 import torch
 from torch.utils.data import Dataset
@@ -55,7 +56,10 @@ def main():
         args=arguments,
         train_dataset=Sentences(),
     )
-    trainer.train(resume_from_checkpoint=get_last_checkpoint(options.output))
+    last = get_last_checkpoint(options.output) if os.path.isdir(options.output) else None
+    trainer.train(resume_from_checkpoint=last)
+    if trainer.is_world_process_zero():
+        print("loss", *(f"{one['loss']:.6f}" for one in trainer.state.log_history if "loss" in one))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from torchloom_threadlet.adapters.framework import require
 
-require("accelerate", "1.10", "accelerate")
+require("accelerate", "1.13", "accelerate")
 
 from torchloom_threadlet.adapters.accelerate.attaching import attach, resume  # noqa: E402
 

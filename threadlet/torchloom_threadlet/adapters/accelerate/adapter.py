@@ -101,7 +101,7 @@ class AccelerateAdapter(FrameworkAdapter):
                 shutil.rmtree(path, ignore_errors=True)
         accelerator.wait_for_everyone()
 
-    def resume(self) -> int:
+    def load_newest(self) -> int:
         """Load the newest checkpoint; return its number of steps, 0 without one."""
         found = self._found()
         if not found:

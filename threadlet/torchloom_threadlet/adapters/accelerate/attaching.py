@@ -57,4 +57,4 @@ def resume(loom: Loom) -> int:
     Call it on all ranks after ``loom.manage``. Knobs and random states are restored as well, and
     the position in the data of loaders with ``use_stateful_dataloader=True``.
     """
-    return cast("AccelerateAdapter", loom.adapter).resume()
+    return cast("AccelerateAdapter", loom.adapter).load_newest()
