@@ -77,7 +77,8 @@ class FrameworkAdapter(TorchrunAdapter):
         is_alone = os.environ.get("WORLD_SIZE", "1") == "1"
         if is_alone and dist.is_available() and not dist.is_initialized():
             if not self.loom.inert:
-                self.vote_within(dist.ProcessGroupGloo(dist.HashStore(), 0, 1, _NO_WAIT))
+                store = dist.HashStore()  # type: ignore[attr-defined]
+                self.vote_within(dist.ProcessGroupGloo(store, 0, 1, _NO_WAIT))
             return
         super()._begin_votes(process_group)
 
