@@ -66,10 +66,6 @@ class TorchLoomCallback(Callback):  # type: ignore[misc]
         """Attach this rank."""
         if stage != "fit":
             return
-        others = [one for one in trainer.callbacks if isinstance(one, TorchLoomCallback)]
-        if others[0] is not self:
-            _logger.warning("Trainer has two TorchLoomCallbacks: only the first one acts")
-            return
         self.loom = attach_framework(
             LightningAdapter(self._folder, self._keep), rank=trainer.global_rank
         )
