@@ -2,10 +2,12 @@
 
 import inspect
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 from torchloom_core.cli.interrupts import reports_output
 from torchloom_core.cli.options import AsJson
+from torchloom_core.cli.progress import progress
 from torchloom_core.cli.trace_make_commands import Force
 from torchloom_core.cli.trace_view import print_bundle
 from torchloom_core.floor.errors import PluginError
@@ -13,6 +15,8 @@ from torchloom_core.floor.errors import PluginError
 
 def command_of(importer: Callable[..., None]) -> Callable[..., None]:
     """Return a command that calls ``importer``, then prints the files of the bundle.
+
+    An importer's parameter ``progress`` is no option: it takes the function that shows progress.
 
     Raises
     ------
@@ -26,6 +30,7 @@ def command_of(importer: Callable[..., None]) -> Callable[..., None]:
     for name, option in options.items():
         if option.kind is option.POSITIONAL_OR_KEYWORD:
             options[name] = option.replace(kind=option.POSITIONAL_ONLY)
+    shows_progress = options.pop("progress", None) is not None
     options["force"] = options["force"].replace(annotation=Force)
     options["json"] = inspect.Parameter(
         "json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=AsJson
@@ -33,8 +38,8 @@ def command_of(importer: Callable[..., None]) -> Callable[..., None]:
 
     def command(*args: Any, json: bool = False, **kwargs: Any) -> None:
         out = signature.bind(*args, **kwargs).arguments["out"]
-        with reports_output(out):
-            importer(*args, **kwargs)
+        with reports_output(out), progress() if shows_progress else nullcontext() as report:
+            importer(*args, **kwargs, **({"progress": report} if shows_progress else {}))
         print_bundle(out, json)
 
     command.__doc__ = importer.__doc__
