@@ -42,6 +42,12 @@ app.command(
     help="Watch a real torchft run lose a node without losing a step.",
     group=_RUNNING,
 )
+app.command(
+    "torchloom_core.capabilities.cordon.gate:gate",
+    name="gate",
+    help="Check benchmark results of nodes, and cordon those that are off.",
+    group=_ACTING,
+)
 
 _trajectory = App(
     name="trajectory",
