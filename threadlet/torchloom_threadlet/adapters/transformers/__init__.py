@@ -2,7 +2,7 @@
 
 from torchloom_threadlet.adapters.framework import require
 
-require("transformers", "5.3", "transformers")
+require("transformers", "5.20", "transformers")
 
 from torchloom_threadlet.adapters.transformers.callback import TorchLoomCallback  # noqa: E402
 from torchloom_threadlet.adapters.transformers.newest import newest_checkpoint  # noqa: E402
