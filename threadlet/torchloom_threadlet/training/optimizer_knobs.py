@@ -243,7 +243,7 @@ def _scale_schedule(scheduler: Any, groups: Sequence[dict[str, Any]], factor: fl
             if key in group:
                 _put(group, key, float(group[key]) * factor)
     for part in _with_parts(scheduler):
-        for name in ("base_lrs", "max_lrs", "_last_lr", "min_lrs"):
+        for name in ("base_lrs", "max_lrs", "_last_lr", "min_lrs", "delta_lrs", "org_lrs"):
             if isinstance(rates := getattr(part, name, None), list):
                 setattr(part, name, [float(rate) * factor for rate in rates])
         if isinstance(lowest := getattr(part, "eta_min", None), float):
