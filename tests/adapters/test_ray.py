@@ -4,13 +4,16 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import psutil
 import pytest
 
 from tests.adapters.contract_ranks import ranks_of
+from tests.deadlines import DEADLINE_S
 from tests.docs.attached import SCRIPTS, attached
 from tests.integration.conftest import start_run, until  # noqa: F401 - the fixture
+from torchloom_core.floor.errors import ConfigError
 from torchloom_threadlet.testing import AdapterContract
 
 pytest.importorskip("ray.train")
@@ -49,6 +52,12 @@ class Job:
         path = self.folder / f"{rank}.jsonl"
         text = path.read_text() if path.exists() else ""
         return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+    def checkpoints(self):
+        """Return the steps of the checkpoints that Ray would resume from."""
+        paths = (self.folder / "storage").rglob("checkpoint_manager_snapshot.json")
+        found = [json.loads(path.read_text())["checkpoint_results"] for path in paths]
+        return [one["metrics"]["step"] for results in found for one in results]
 
     def trains_at(self, rate, steps=20):
         def is_so():
@@ -90,7 +99,9 @@ class TestRay(AdapterContract):
 def test_workers_change_pause_save_and_get_their_rate_again_after_a_kill(start_run, start):  # noqa: F811
     run = start_run("[weaver]\nstate_dir = 'state'")
     run.start_weaver()
-    job = start("attached", attached(NAME)[0], TORCHLOOM_JOIN=str(run.state / "join.json"))
+    join = str(run.state / "join.json")
+    seldom = {"save_every": 1_000_000}
+    job = start("attached", attached(NAME)[0], TORCHLOOM_JOIN=join, config=seldom)
     job.trains_at(0.001)
     assert run.torchloom("knob", "set", "lr", "0.005").returncode == 0
     job.trains_at(0.005)
@@ -105,20 +116,16 @@ def test_workers_change_pause_save_and_get_their_rate_again_after_a_kill(start_r
 
     saved = run.torchloom("checkpoint")
     assert saved.returncode == 0, saved.stdout + saved.stderr
+    (step,) = until(job.checkpoints)  # the only one: Ray's controller has taken it in
     lines = job.journal(1)
     psutil.Process(lines[-1]["pid"]).kill()
     until(lambda: job.journal(1)[-1]["pid"] != lines[-1]["pid"])
     job.trains_at(0.005, steps=40)
     for rank in (0, 1):
         again = [x for x in job.journal(rank) if x["pid"] == job.journal(rank)[-1]["pid"]]
-        assert again[0]["step"] > 1
+        assert again[0]["step"] == step + 1
         rates = [x["lr"] for x in again]  # its own until the Weaver has the new worker's greeting
         assert rates == [0.001] * rates.count(0.001) + [0.005] * rates.count(0.005)
-
-    assert run.torchloom("drain", "g0").returncode == 0
-    until(lambda: job.process.poll() is not None)
-    assert job.process.returncode == 0, (job.folder / "log").read_text()
-    assert job.journal(0)[-1]["step"] == job.journal(1)[-1]["step"]
 
 
 def test_without_a_weaver_losses_are_those_of_the_script_alone(start):
@@ -131,3 +138,34 @@ def test_without_a_weaver_losses_are_those_of_the_script_alone(start):
         losses = [[x["loss"] for x in job.journal(rank)] for job in (alone, with_loom)]
         assert losses[0] == losses[1]
         assert len(losses[0]) == 60
+
+
+@pytest.mark.parametrize("kind", ["synch", "asynchronous"])
+def test_a_worse_member_takes_over_a_better_one_in_its_own_process(tmp_path, kind):
+    script = Path(__file__).parent / "ray_population.py"
+    done = subprocess.run(
+        [sys.executable, script, kind],
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(script.parents[2])},
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    of = [[line for line in lines if line["trial"] == trial] for trial in (0, 1)]
+    assert [line["loss"] for line in of[0]] == [1.0] * len(of[0])
+    losses = [line["loss"] for line in of[1]]
+    assert losses == [2.0] * losses.count(2.0) + [1.0] * losses.count(1.0)
+    assert losses[0] == 2.0
+    assert losses[-1] == 1.0
+    assert all(line["lr"] == line["in"] for line in lines)
+    assert len({line["process"] for line in lines}) == 2
+
+
+def test_a_script_that_starts_the_trainer_is_refused_in_one_line():
+    from torchloom_threadlet.adapters.ray import attach
+
+    with pytest.raises(ConfigError, match="need a worker of Ray Train"):
+        attach()

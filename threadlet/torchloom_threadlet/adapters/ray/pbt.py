@@ -68,10 +68,11 @@ class TorchLoomPBT(PopulationBasedTraining):  # type: ignore[misc]  # Ray has no
 
     def _warn_of_places(self, tune_controller: Any) -> None:
         waiting = sum(one.status == Trial.PENDING for one in tune_controller.get_trials())
-        if waiting and not self._has_warned and tune_controller.get_trials()[0].iteration > 1:
+        if waiting and not self._has_warned:
             self._has_warned = True
             _logger.warning(
-                "TorchLoomPBT: %d trials wait for a place: all trials need one at the same time",
+                "TorchLoomPBT: %d trials have not started: if they wait for a place, change their "
+                "number or resources: all need one at the same time",
                 waiting,
             )
 
