@@ -50,6 +50,13 @@ def test_a_cordon_is_done_at_once_and_has_an_outcome():
     assert not run.kernel.run.plans.table
 
 
+def test_the_reason_of_a_cordon_is_in_its_outcome_and_in_the_record():
+    outputs = three_groups(make_kernel()).ask(CordonNode(node="node-s", reason="slow"))
+    assert only(Outcome, outputs).detail == "node-s cordoned: slow"
+    verdict = only(Verdict, outputs)
+    assert "cordon node node-s: slow" in summarise("verdict", msgspec.to_builtins(verdict))
+
+
 def test_a_standby_on_a_cordoned_node_is_not_taken_until_it_is_uncordoned():
     run = three_groups(make_kernel(config="[arbiter]\nmax_in_motion_share = 1"))
     run.ask(CORDON)

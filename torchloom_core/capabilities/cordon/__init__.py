@@ -4,7 +4,7 @@ from typing import Annotated
 
 import msgspec
 
-from torchloom_core.wire.capability import Action, Target
+from torchloom_core.wire.capability import Action, Target, Text
 
 
 class CordonNode(
@@ -18,6 +18,8 @@ class CordonNode(
 ):
     """Start no worker on ``node``, for ``lasts_s`` seconds or until it is uncordoned.
 
+    ``reason`` is for people; it is in the outcome and in the record.
+
     Examples
     --------
     >>> from torchloom_core.plugin import CordonNode
@@ -27,3 +29,4 @@ class CordonNode(
 
     node: Target
     lasts_s: Annotated[float, msgspec.Meta(gt=0, le=1e9)] | None = None
+    reason: Text = ""

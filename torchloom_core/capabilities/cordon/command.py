@@ -13,6 +13,7 @@ def cordon(
     /,
     *,
     lasts: Annotated[Duration | None, Parameter(name="--for")] = None,
+    reason: str = "",
     connection: Connection = HERE,
 ) -> None:
     """Cordon a node: torchLoom uses no standby on it.
@@ -25,6 +26,8 @@ def cordon(
         Name of the node.
     lasts
         Duration, such as 2d or 1h30m. Default: until torchloom uncordon.
+    reason
+        Why, for the record.
     """
     lasts_s = None if lasts is None else lasts.total_seconds()
-    propose(CordonNode(node=node, lasts_s=lasts_s), 0.0, connection)
+    propose(CordonNode(node=node, lasts_s=lasts_s, reason=reason), 0.0, connection)

@@ -34,12 +34,13 @@ class CordonKind(ActionKind[CordonNode]):
         cordons.add(action.node, action.lasts_s, now_ns)
 
     def summary(self, action: CordonNode, plan: Plan, run: Run) -> str:
-        """Return the node, and for how long it is cordoned."""
-        return f"{action.node} cordoned{_for(action.lasts_s)}"
+        """Return the node, for how long it is cordoned, and why."""
+        return f"{action.node} cordoned{_for(action.lasts_s)}{_because(action.reason)}"
 
     def describe(self, action: Mapping[str, Any]) -> str:
         """Return ``cordon node n7 for 3600 s``."""
-        return f"cordon node {action['node']}{_for(action.get('lasts_s'))}"
+        lasts, reason = _for(action.get("lasts_s")), _because(action.get("reason", ""))
+        return f"cordon node {action['node']}{lasts}{reason}"
 
 
 def not_known(node: str, run: Run) -> str:
@@ -51,6 +52,10 @@ def not_known(node: str, run: Run) -> str:
 
 def _for(lasts_s: float | None) -> str:
     return f" for {lasts_s:.0f} s" if lasts_s else ""
+
+
+def _because(reason: str) -> str:
+    return f": {reason}" if reason else ""
 
 
 KIND = CordonKind()
