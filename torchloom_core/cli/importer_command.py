@@ -3,7 +3,9 @@
 import inspect
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any
+from typing import Annotated, Any
+
+from cyclopts import Parameter
 
 from torchloom_core.cli.interrupts import reports_output
 from torchloom_core.cli.options import AsJson
@@ -31,6 +33,10 @@ def command_of(importer: Callable[..., None]) -> Callable[..., None]:
         if option.kind is option.POSITIONAL_OR_KEYWORD:
             options[name] = option.replace(kind=option.POSITIONAL_ONLY)
     shows_progress = options.pop("progress", None) is not None
+    for name, option in options.items():
+        if option.default == ():
+            several = Parameter(negative="", show_default=False)
+            options[name] = option.replace(annotation=Annotated[option.annotation, several])
     options["force"] = options["force"].replace(annotation=Force)
     options["json"] = inspect.Parameter(
         "json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=AsJson
