@@ -14,7 +14,7 @@ from torchloom_threadlet.adapters.ray import Member, TorchLoomPBT
 def train(config):
     model = torch.nn.Linear(1, 1, bias=False)
     torch.nn.init.constant_(model.weight, float(config["member"]))
-    optimizer = torch.optim.SGD(model.parameters(), config["lr"])
+    optimizer = torch.optim.SGD(model.parameters(), config["lr"], momentum=0.5)
     member = Member(model=model, optimizer=optimizer)
     goes_on = True
     while goes_on:
@@ -49,7 +49,8 @@ def main():
     scheduler = TorchLoomPBT(
         time_attr="training_iteration",
         perturbation_interval=2,
-        hyperparam_mutations={"lr": [0.5, 0.25]},
+        hyperparam_mutations={"lr": [0.5, 0.25], "momentum": lambda: 2.0},  # which is refused
+        resample_probability=1,
         quantile_fraction=0.5,
         synch=sys.argv[1] == "synch",
     )

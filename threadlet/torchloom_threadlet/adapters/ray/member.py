@@ -84,10 +84,14 @@ class Member:
             (values, state), self._pending = self._pending, None
             self._load(state)
             actuators = self.loom.adapter.worker.actuators
-            known = {spec.name for spec in actuators.specs}
-            for name in sorted(values.keys() - known):
-                _logger.warning("Member: %s is mutated, but is no knob: %s", name, sorted(known))
-            actuators.set_knobs({name: x for name, x in values.items() if name in known})
+            registered = [spec.name for spec in actuators.specs]
+            for name in sorted(values.keys() - set(registered)):
+                _logger.warning("Member: %s is mutated, but is no knob: %s", name, registered)
+            for name in (name for name in registered if name in values):
+                try:
+                    actuators.set_knobs({name: values[name]})
+                except Exception as error:  # noqa: BLE001 - such as a perturbed momentum above 1
+                    _logger.warning("Member: %s keeps its value: %s", name, error_line(error))
             self.loom.note("mutated", **values)
 
     def send(self, values: Mapping[str, Any], state: bytes) -> None:
