@@ -12,10 +12,6 @@ from torch import nn
 
 from tests.attached_scripts.train_deepspeed import classifier, config, data
 
-# Its shared-memory extension would be compiled for minutes, by two compilers.
-for name in deepspeed.ops.__compatible_ops__:
-    deepspeed.ops.__compatible_ops__[name] = False
-
 
 def main():
     parser = argparse.ArgumentParser()

@@ -1,8 +1,10 @@
 """The adapter for DeepSpeed: knobs, steps and checkpoints of an engine."""
 
+import inspect
 import logging
 import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ class DeepSpeedAdapter(FrameworkAdapter):
         self._requested: list[Path] = []
         self._losses: list[torch.Tensor] = []
         self._since_s, self._samples = 0.0, 0
+        self._undo: list[Callable[[], None]] = []
 
     def serve(self, engine: Any, folder: Path | None, loader: Any, keep: int) -> None:
         """Report each step of an engine, whose checkpoints hold this rank's state from now on."""
@@ -45,12 +48,14 @@ class DeepSpeedAdapter(FrameworkAdapter):
             step(*arguments, **named)
             if engine.global_steps == before:  # more micro-batches are added up first
                 return True
-            return self.loom.step(engine.global_steps, **self._metrics())
+            going: bool = self.loom.step(engine.global_steps, **self._metrics())
+            return going
 
         def passed_back(loss: Any, *rest: Any, **named: Any) -> Any:
-            if not self.loom.inert and isinstance(loss, torch.Tensor):
+            scaled = backward(loss, *rest, **named)
+            if not self.loom.inert:
                 self._losses.append(loss.detach())
-            return backward(loss, *rest, **named)
+            return scaled
 
         def saved(save_dir: Any, tag: Any = None, *rest: Any, **named: Any) -> Any:
             tag = f"global_step{engine.global_steps}" if tag is None else str(tag)
@@ -58,15 +63,23 @@ class DeepSpeedAdapter(FrameworkAdapter):
             return save(save_dir, tag, *rest, **named)
 
         def loaded(*arguments: Any, **named: Any) -> Any:
+            given = inspect.signature(load).bind(*arguments, **named)
+            given.apply_defaults()
+            is_whole = given.arguments["load_optimizer_states"]
+            is_whole = is_whole and not given.arguments["load_module_only"]
             path, client_state = load(*arguments, **named)
-            if path is not None:
+            if path is not None and is_whole:
                 self._state.read(Path(path).parent)
             return path, client_state
 
-        replaced(engine, "step", stepped)
-        replaced(engine, "backward", passed_back)
-        replaced(engine, "save_checkpoint", saved)
-        replaced(engine, "load_checkpoint", loaded)
+        for undo in self._undo:  # of an engine that was served before
+            undo()
+        self._undo = [
+            replaced(engine, "step", stepped),
+            replaced(engine, "backward", passed_back),
+            replaced(engine, "save_checkpoint", saved),
+            replaced(engine, "load_checkpoint", loaded),
+        ]
         if folder is not None and loader is None and not self.loom.inert and not _rank():
             _logger.warning(
                 "deepspeed: the position in the data is not saved: after a restart the first "

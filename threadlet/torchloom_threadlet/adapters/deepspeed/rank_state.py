@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from torchloom_threadlet.checkpoint.json_state import decode, encode
 from torchloom_threadlet.checkpoint.state import random_states, set_random_states
 
 _SCHEDULE = ("base_lrs", "min_lrs", "max_lrs", "delta_lrs", "org_lrs")
@@ -30,38 +31,49 @@ class RankState:
     def __init__(self, engine: Any, loader: Any, loom: Any) -> None:
         self._engine, self._loader, self._loom = engine, loader, loom
         self._states: Any = None
+        self._handle: Any = None
 
     def write(self, folder: Path) -> None:
         """Write this rank's file."""
         folder.mkdir(parents=True, exist_ok=True)
         scheduler = self._engine.lr_scheduler
+        loader = self._loader.state_dict() if self._loader is not None else None
+        tensors: dict[str, torch.Tensor] = {}
         state = {
             "loom": dict(self._loom.state_dict()),
-            "random": _plain(random_states()),
             "schedule": {  # DeepSpeed's schedulers save their step alone
                 name: [float(rate) for rate in rates]
                 for name in _SCHEDULE
                 if isinstance(rates := getattr(scheduler, name, None), list)
             },
-            "loader": self._loader.state_dict() if self._loader is not None else None,
+            "random": encode(random_states(), "random", tensors),
+            "loader": encode(loader, "loader", tensors),
+            "tensors": tensors,
         }
-        torch.save(state, folder / _file())
+        torch.save(state, folder / _file(_rank()))
 
     def read(self, folder: Path) -> None:
         """Restore from this rank's file; a checkpoint from before torchLoom has none."""
-        path = folder / _file()
-        if not path.exists():
-            _logger.warning("%s: no such file: random states are not restored", path)
-            return
+        own, first = folder / _file(_rank()), folder / _file(0)
+        if not own.exists():
+            _logger.warning("%s: no such file: random states are not restored", own)
+            if not first.exists():
+                return
+        path = own if own.exists() else first  # a rank that was added has the others' knobs
         state = torch.load(path, map_location="cpu", weights_only=True)
         for name, rates in state["schedule"].items():
             if hasattr(self._engine.lr_scheduler, name):
                 setattr(self._engine.lr_scheduler, name, rates)
         self._loom.load_state_dict(state["loom"])
-        if self._loader is not None and state["loader"] is not None:
-            self._loader.load_state_dict(state["loader"])
-        self._states = state["random"]
+        if path is not own:
+            return
+        loader = decode(state["loader"], state["tensors"])
+        if self._loader is not None and loader is not None:
+            self._loader.load_state_dict(loader)
+        self._states = decode(state["random"], state["tensors"])
         set_random_states(self._states)
+        if self._handle is not None:
+            self._handle.remove()
         self._handle = self._engine.register_forward_pre_hook(self._restore)
 
     def _restore(self, engine: Any, arguments: Any) -> None:
@@ -71,13 +83,9 @@ class RankState:
             self._handle.remove()
 
 
-def _file() -> str:
-    return f"torchloom_rank{dist.get_rank() if dist.is_initialized() else 0}.pt"
+def _rank() -> int:
+    return dist.get_rank() if dist.is_initialized() else 0
 
 
-def _plain(states: dict[str, Any]) -> dict[str, Any]:
-    """Return random states without numpy's arrays, which are not loaded from a file."""
-    if "numpy" in states:
-        kind, keys, *rest = states["numpy"]
-        states["numpy"] = (kind, keys.tolist(), *rest)
-    return states
+def _file(rank: int) -> str:
+    return f"torchloom_rank{rank}.pt"
