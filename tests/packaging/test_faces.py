@@ -64,7 +64,8 @@ FACES = {
         validate views
     """,
     "torchloom_core.lab.trace.importers": """
-        import_backblaze import_csv import_infinitehbd import_kernel_log import_kubernetes import_slurm
+        import_backblaze import_csv import_infinitehbd
+        import_kernel_log import_kubernetes import_slurm
     """,
     "torchloom_threadlet": """
         Loom
