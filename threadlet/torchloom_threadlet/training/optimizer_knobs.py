@@ -18,8 +18,6 @@ _logger = logging.getLogger(__name__)
 
 _HIGHEST_LR = 100.0
 """Above any useful learning rate; a typing error is refused instead of tried."""
-_LOWEST_SCHEDULED_LR = 1e-12
-"""A schedule that is multiplied by 0 cannot be restored."""
 _HIGHEST_BETA = 0.999_999
 _HIGHEST_WEIGHT_DECAY = 10.0
 _SCHEDULED = ("initial_lr", "max_lr", "min_lr")
@@ -121,7 +119,7 @@ def settings(optimizer: Any, scheduler: Any = None) -> list[Setting]:
             "lr",
             rate.get,
             rate.set,
-            _LOWEST_SCHEDULED_LR if scheduler is not None else 0.0,
+            0.0,  # a warm-up may begin there
             _HIGHEST_LR,
             "learning rate of the first parameter group; the others keep their ratio to it",
         )
