@@ -13,6 +13,7 @@ from tests.docs.attached import SCRIPTS, attached
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 EXAMPLES = {
     "train_accelerate.py": ("accelerate", "--epochs", "2"),
+    "train_deepspeed.py": ("deepspeed", "--epochs", "1"),
     "train_lightning.py": ("lightning", "--steps", "12"),
     "train_transformers.py": ("transformers", "--steps", "12"),
 }
