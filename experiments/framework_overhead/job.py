@@ -145,10 +145,43 @@ def with_accelerate(steps: int, is_attached: bool, times: Times) -> None:
     accelerator.end_training()
 
 
+def with_deepspeed(steps: int, is_attached: bool, times: Times) -> None:
+    """Train with an engine of DeepSpeed, ZeRO-2."""
+    os.environ["DS_ACCELERATOR"] = "cpu"
+    import deepspeed
+
+    for name in deepspeed.ops.__compatible_ops__:  # else one is compiled for minutes
+        deepspeed.ops.__compatible_ops__[name] = False
+    model = Model()
+    adamw = {"type": "AdamW", "params": {"torch_adam": True, "fused": True}}
+    engine, _, loader, _ = deepspeed.initialize(
+        model=model,
+        model_parameters=model.parameters(),
+        training_data=data(steps),
+        dist_init_required=True,
+        config={
+            "train_micro_batch_size_per_gpu": BATCH,
+            "gradient_clipping": 1.0,
+            "optimizer": adamw,
+            "zero_optimization": {"stage": 2},
+            "steps_per_print": 1_000_000,
+        },
+    )
+    if is_attached:
+        from torchloom_threadlet.adapters.deepspeed import attach
+
+        attach(engine)
+    for _, (inputs, labels) in zip(range(steps), loader, strict=False):
+        times.mark()
+        engine.backward(engine(inputs, labels)["loss"])
+        engine.step()
+
+
 JOBS = {
     "lightning": with_lightning,
     "transformers": with_transformers,
     "accelerate": with_accelerate,
+    "deepspeed": with_deepspeed,
 }
 
 
