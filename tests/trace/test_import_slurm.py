@@ -56,11 +56,12 @@ def test_a_lost_node_is_the_failed_one_or_else_uncertain(tmp_path):
         "certain",
     ]
     assert {events["n2"].cause, events["n3"].cause} == {events["n1"].id}
-    table = f"{JOBS}|FailedNode\n{job(1, 'n[1-3]', 'NODE_FAIL')}|n2\n"
+    table = f"{JOBS}|FailedNode\n{job(1, 'n[1-3]', 'NODE_FAIL')}|n9\n"
     (tmp_path / "jobs.txt").write_text(table)
     import_slurm(tmp_path / "jobs.txt", tmp_path / "named.tltrace")
     (event,) = Bundle.open(tmp_path / "named.tltrace").events()
-    assert (event.component, event.label) == ("n2", "certain")
+    assert (event.component, event.label) == ("n9", "certain")
+    assert not validate(tmp_path / "named.tltrace").faults
 
 
 def test_a_node_that_was_down_explains_the_job_that_lost_it(tmp_path):

@@ -5,6 +5,7 @@ import zoneinfo
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import lru_cache
 from pathlib import Path
 
 from torchloom_core.floor.clock import SECOND_NS
@@ -87,6 +88,7 @@ def nanoseconds(when: datetime) -> int:
     return int(when.timestamp()) * SECOND_NS + when.microsecond * 1000
 
 
+@lru_cache(maxsize=4096)
 def time_ns(text: str, zone: zoneinfo.ZoneInfo) -> int:
     """Return an ISO 8601 time, of ``zone`` if it has no offset; TraceError: rule and value.
 
@@ -134,6 +136,8 @@ class Found:
         events = sorted(self.events, key=lambda event: (event.t_event, event.component))
         self.saw(*(event.t_event for event in events), *(event.t_avail for event in events))
         self.saw(*(action.t_event for action in self.actions))
+        for name_of in [e.component for e in events] + [a.component for a in self.actions]:
+            self.node(name_of)
         if self.first_ns is None or self.last_ns is None:
             raise TraceError(f"{source}: need {what}, was none")
         warnings = [f"{why}: {count}" for why, count in self.left_out.items()]
