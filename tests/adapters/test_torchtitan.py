@@ -1,0 +1,119 @@
+"""torchtitan's ranks change, pause, save and leave at one step, and go on from a checkpoint."""
+
+import os
+import signal
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from tests.adapters.contract_ranks import ranks_of
+from tests.threadlet.torchrun_ranks import Starter
+from tests.waiting import eventually
+from torchloom_core.floor.errors import ConfigError
+from torchloom_core.wire.operations import Checkpoint, Drain, Pause, Resume, SetKnobs
+from torchloom_threadlet.testing import AdapterContract
+
+pytest.importorskip("torchtitan", reason="torchtitan with triton takes 1.5 GB")
+pytestmark = [pytest.mark.integration, pytest.mark.long]
+TRAINER = Path(__file__).parent / "titan_trainer.py"
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def start(tmp_path, join_file, end_with_sidecars, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    starter = Starter(TRAINER, tmp_path, join_file, ("lr", "gc_interval"))
+    yield starter
+    for process in starter.started:
+        end_with_sidecars(process)
+
+
+def steps_of(job, rank=0):
+    """Return the last line of each step: after a restart some are made again."""
+    return {line["step"]: line for line in job.journal(rank)}
+
+
+class TestTorchtitan(AdapterContract):
+    def ranks(self, count):
+        from torchloom_threadlet.adapters.torchtitan.adapter import TorchtitanAdapter
+
+        adapters = [TorchtitanAdapter(SimpleNamespace()) for _ in range(count)]
+        for adapter in adapters:
+            adapter.leave = lambda: None  # without a trainer
+        return ranks_of(*adapters)
+
+
+def test_a_configuration_that_does_not_exist_is_named_in_one_line():
+    from torchloom_threadlet.adapters.torchtitan.trainer import config_of
+
+    with pytest.raises(ConfigError, match=r"^--config no_such\.debug: need MODULE\.FUNCTION"):
+        config_of("no_such.debug")
+
+
+async def test_ranks_change_pause_save_and_leave_at_one_step(weaver, start, tmp_path):
+    job = start("--step-s", 0.05)
+    await job.admit(weaver)
+    values = {"lr": 0.01, "clip_norm": 0.5, "gradient_accumulation_steps": 2, "gc_interval": 7}
+    acks = await job.offer(weaver, 1, SetKnobs(values=values))
+    assert {ack.status for ack in acks} == {"applied"}, acks
+    (step,) = {ack.step for ack in acks}
+    await job.goes_on()
+    for rank in job.ranks:
+        before, after = (steps_of(job, rank)[number] for number in (step, step + 1))
+        assert (before["clip"], before["accumulate"], before["gc"]) == (1.0, 1, 50)
+        assert (after["clip"], after["accumulate"], after["gc"]) == (0.5, 2, 7)
+        assert before["lr"] < 0.001 < 0.009 < after["lr"]
+        assert len(after["losses"]) == 2
+    batch = await weaver.beat(lambda batch: "fwd_bwd_s" in str(batch), "g0-0")
+    for name in ("loss", "tokens_per_s", "optim_s", "fetching_batch_s", "titan_step_s"):
+        assert name in str(batch)
+
+    async with weaver.confirming_pause("v1"):
+        acks = await job.offer(weaver, 2, Pause(), cause="v1")
+        assert {ack.status for ack in acks} == {"applied"}
+        for rank in job.ranks:
+            await weaver.beat(lambda batch: batch.state == "paused", f"g0-{rank}")
+        assert len({len(job.journal(rank)) for rank in job.ranks}) == 1
+        for rank, hello in job.hellos.items():
+            assert (await weaver.ask(hello, Resume(), f"r{rank}")).status == "applied"
+    await job.goes_on()
+
+    acks = await job.offer(weaver, 3, Checkpoint())
+    assert {ack.status for ack in acks} == {"applied"}, acks
+    (saved,) = {ack.step for ack in acks}
+    assert (tmp_path / "checkpoint" / f"step-{saved}" / ".metadata").exists()
+
+    left = await job.offer(weaver, 4, Drain())
+    assert {ack.status for ack in left} == {"applied"}, left
+    assert await job.end() == 0
+    (end,) = {ack.step for ack in left}
+    assert (tmp_path / "checkpoint" / f"step-{end}" / ".metadata").exists()
+    assert max(steps_of(job)) == end
+
+
+async def test_a_killed_rank_goes_on_from_the_checkpoint_as_undisturbed(weaver, start):
+    job = start("--steps", 24, "--every", 7, "--step-s", 0.2, name="killed")
+    await job.admit(weaver)
+    await eventually(lambda: len(job.journal(0)) >= 10)
+    os.kill(job.hellos[1].pid, signal.SIGKILL)
+    for rank in job.ranks:
+        weaver.enrolment.release(f"g0-{rank}")
+    assert await job.end() == 0
+    alone = start("--steps", 24, "--every", 7, "--plain", name="alone", attached=False)
+    assert await alone.end() == 0
+    for rank in job.ranks:
+        assert steps_of(job, rank) == steps_of(alone, rank)
+        assert len(job.journal(rank)) > 24
+
+
+async def test_without_a_weaver_losses_are_those_of_the_plain_trainer_to_the_bit(start):
+    jobs = [
+        start("--steps", 6, *arguments, name=name, attached=False)
+        for name, arguments in (("inert", ()), ("plain", ("--plain",)))
+    ]
+    for job in jobs:
+        assert await job.end() == 0
+    inert, plain = jobs
+    assert [steps_of(inert, rank) for rank in (0, 1)] == [steps_of(plain, rank) for rank in (0, 1)]
+    assert len(steps_of(plain)) == 6

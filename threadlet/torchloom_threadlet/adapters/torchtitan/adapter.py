@@ -1,0 +1,105 @@
+"""The adapter for torchtitan: knobs of its trainer, its own checkpoints, and its way to stop."""
+
+import math
+from typing import Any
+
+from torchloom_threadlet.adapters.framework import FrameworkAdapter
+from torchloom_threadlet.adapters.torchtitan.measurements import Measurements
+
+
+class TorchtitanAdapter(FrameworkAdapter):
+    """Acts on a trainer between two of its steps, on all ranks at the same one.
+
+    Parameters
+    ----------
+    trainer : Trainer
+        Whose checkpoint is loaded.
+
+    Attributes
+    ----------
+    measurements : Measurements
+        Of the trainer's steps.
+    """
+
+    framework = "torchtitan"
+
+    def __init__(self, trainer: Any) -> None:
+        self._trainer, self.measurements = trainer, Measurements(trainer)
+
+    def manage(self, *parts: Any, **options: Any) -> None:
+        """Vote, and register the knobs of the trainer and of its optimizers."""
+        trainer = self._trainer
+        self._join_votes()
+        if self.loom.inert:
+            return
+        self.worker.step = trainer.step
+        pairs = interleaved(trainer)
+        if has_one_mesh(trainer):
+            self._register(pairs, clips=False)
+        else:  # the norm of shards over several meshes is torchtitan's to compute
+            self.loom.optimizer(*pairs)
+        register_knobs(self, trainer)
+        if trainer.checkpointer.enable and not trainer.checkpointer.load_only:
+            self.loom.on_checkpoint(self.save_now)
+        self.worker.starting.built()
+
+    def leave(self) -> None:
+        """Save, and wait until the checkpoint is written; the trainer then stops by itself."""
+        trainer = self._trainer
+        if trainer.checkpointer.enable and not trainer.checkpointer.load_only:
+            self.save_now()
+
+    def save_now(self) -> None:
+        """Save a full checkpoint, which all ranks have to call."""
+        trainer = self._trainer
+        checkpointer = trainer.checkpointer
+        interval, checkpointer.interval = checkpointer.interval, 1
+        try:  # as at its interval: with ``last_step`` it may save the model alone
+            checkpointer.save(trainer.step)
+        finally:
+            checkpointer.interval = interval
+        checkpointer.maybe_wait_for_saving()
+
+
+def interleaved(trainer: Any) -> list[Any]:
+    """Return a trainer's optimizers, each followed by its scheduler."""
+    pairs = zip(trainer.optimizers, trainer.lr_schedulers.schedulers, strict=True)
+    return [part for pair in pairs for part in pair]
+
+
+def has_one_mesh(trainer: Any) -> bool:
+    """Return whether one norm is over all gradients: neither pipeline nor expert parallel."""
+    dimensions = trainer.parallel_dims
+    return not (dimensions.pp_enabled or dimensions.ep_enabled)
+
+
+def register_knobs(adapter: FrameworkAdapter, trainer: Any) -> None:
+    """Register what torchtitan reads anew at each step."""
+    training, checkpointer = trainer.config.training, trainer.checkpointer
+
+    def clip(norm: float) -> None:
+        training.max_norm = norm or math.inf
+
+    def clipping() -> float:
+        return 0.0 if math.isinf(training.max_norm) else float(training.max_norm)
+
+    adapter.register_clipping(clipping, clip)
+    adapter.register_count(
+        "gradient_accumulation_steps",
+        lambda: trainer.gradient_accumulation_steps,
+        lambda count: setattr(trainer, "gradient_accumulation_steps", count),
+        "batches whose gradients are added up before each optimizer step",
+    )
+    adapter.register_count(
+        "gc_interval",
+        lambda: trainer.gc_handler.gc_freq,
+        lambda steps: setattr(trainer.gc_handler, "gc_freq", steps),
+        "steps between two runs of Python's garbage collection",
+    )
+    if checkpointer.enable:
+        adapter.register_count(
+            "checkpoint_interval",
+            lambda: checkpointer.interval,
+            lambda steps: setattr(checkpointer, "interval", steps),
+            "steps between two of torchtitan's own checkpoints",
+        )

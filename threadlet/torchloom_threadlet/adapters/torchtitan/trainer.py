@@ -1,0 +1,92 @@
+"""A torchtitan trainer of any class whose ranks are attached: they vote between two steps."""
+
+import dataclasses
+from typing import Any
+
+from torchtitan.config import ConfigManager
+
+from torchloom_core.floor.errors import ConfigError
+from torchloom_threadlet.adapters.framework import attach_framework
+from torchloom_threadlet.adapters.torchtitan.adapter import TorchtitanAdapter
+from torchloom_threadlet.loom import Loom
+
+
+class LoomSteps:
+    """What an attached trainer does between two steps: mixed into a class of torchtitan's.
+
+    Attributes
+    ----------
+    loom : Loom
+        From the first step on; inert without a Weaver.
+    """
+
+    loom: Loom | None = None
+
+    def should_continue_training(self: Any) -> bool:
+        """Report the step that is over, carry out commands, and return whether to train on."""
+        if self.loom is None:  # a checkpoint is loaded, and no step made
+            adapter = TorchtitanAdapter(self)
+            self.loom = attach_framework(adapter)
+            self.loom.manage()
+            if not self.loom.inert:
+                adapter.measurements.start()
+        elif not self.loom.inert:
+            measured = self.loom.adapter.measurements.take()
+            if not self.loom.step(self.step, **measured):
+                return False
+        return bool(super().should_continue_training())  # type: ignore[misc]
+
+    def close(self: Any) -> None:
+        """Leave on purpose: the end of training is no failure."""
+        if self.loom is not None:
+            if not self.loom.inert:
+                self.loom.adapter.measurements.end()
+            self.loom.close()
+        super().close()  # type: ignore[misc]
+
+
+def config_of(name: str) -> Any:
+    """Return torchtitan's configuration ``MODULE.FUNCTION``, as by its ``--module``, ``--config``.
+
+    Raises
+    ------
+    ConfigError
+        If there is none.
+    """
+    module, _, function = name.rpartition(".")
+    try:
+        config, _ = ConfigManager()._load_config(["--module", module, "--config", function])
+    except (ImportError, ValueError) as error:
+        raise ConfigError(f"--config {name}: need MODULE.FUNCTION: {error}") from error
+    return config
+
+
+def attached(config: Any) -> Any:
+    """Return a trainer's configuration whose trainer is attached.
+
+    Parameters
+    ----------
+    config : Trainer.Config
+        Of torchtitan's trainer, or of a subclass of it.
+
+    Raises
+    ------
+    ConfigError
+        If it has torchft's replica groups: their ranks agree in another way.
+
+    Examples
+    --------
+    >>> from torchloom_threadlet.adapters.torchtitan import attached  # doctest: +SKIP
+    >>> def my_config():
+    ...     return attached(llama3_debugmodel())
+    """
+    owner, kind = type(config)._owner, type(config)
+    if issubclass(owner, LoomSteps):
+        return config
+    if getattr(getattr(config, "fault_tolerance", None), "enable", False):
+        raise ConfigError(f"{owner.__name__}: need fault_tolerance.enable = False, was True")
+    body = {"__module__": __name__, "__qualname__": f"Attached{owner.__name__}.Config"}
+    own: Any = dataclasses.dataclass(kw_only=True, slots=True)(type("Config", (kind,), body))
+    type(f"Attached{owner.__name__}", (LoomSteps, owner), {"Config": own, "__module__": __name__})
+    values = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    return own(**values)
