@@ -303,10 +303,10 @@ def doc_index():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_attaching_a_script_takes_five_lines(name):
+def test_attaching_a_script_takes_few_lines(name):
     script, added = attached(name)
     compile(script, name, "exec")
-    assert len(added) <= 5
+    assert len(added) <= 7
 
 
 def test_every_file_in_the_architecture_page_exists():
