@@ -72,7 +72,7 @@ def debug():
     config.training.seq_len, config.training.local_batch_size = 32, 2
     config.training.disable_cuda_graphs = True
     config.parallelism.spmd_backend = "partial_dtensor"
-    config.checkpoint.enable = True
+    config.checkpoint.enable, config.debug.seed = True, 7
     config.model_spec.model.layers = config.model_spec.model.layers[:2]
     return config
 
