@@ -5,6 +5,7 @@ import json
 import os
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -177,11 +178,57 @@ def with_deepspeed(steps: int, is_attached: bool, times: Times) -> None:
         engine.step()
 
 
+def with_ray(steps: int, is_attached: bool, times: Times) -> None:
+    """Train with two workers of Ray Train, which this process starts."""
+    from ray.train import RunConfig, ScalingConfig
+    from ray.train.torch import TorchTrainer
+
+    path = Path.cwd() / "times.json"
+    TorchTrainer(
+        ray_worker,
+        train_loop_config={"steps": steps, "is_attached": is_attached, "path": str(path)},
+        scaling_config=ScalingConfig(num_workers=2),
+        run_config=RunConfig(storage_path=str(Path.cwd())),
+    ).fit()
+    times.seconds = json.loads(path.read_text())
+
+
+def ray_worker(config: dict[str, Any]) -> None:
+    """Train as one of Ray's workers; the first writes the times."""
+    import ray.train
+    from ray.train.torch import prepare_model
+
+    torch.set_num_threads(1)
+    torch.manual_seed(SEED)
+    model: Any = prepare_model(Model())
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    rank, times, loom = ray.train.get_context().get_world_rank(), Times(), None
+    if config["is_attached"]:
+        from torchloom_threadlet.adapters.ray import attach
+
+        loom = attach()
+        loom.manage(optimizer)
+    inputs = data(1).tensors[0][:BATCH]
+    for _ in range(config["steps"]):
+        times.mark()
+        optimizer.zero_grad()
+        loss = model(inputs, inputs)["loss"]
+        loss.backward()
+        optimizer.step()
+        if loom is not None:
+            loom.step(loss=loss)
+    if loom is not None:
+        loom.close()
+    if rank == 0:
+        Path(config["path"]).write_text(json.dumps(times.seconds))
+
+
 JOBS = {
     "lightning": with_lightning,
     "transformers": with_transformers,
     "accelerate": with_accelerate,
     "deepspeed": with_deepspeed,
+    "ray": with_ray,
 }
 
 

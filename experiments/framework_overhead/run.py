@@ -51,9 +51,11 @@ def weaver(folder: Path) -> Iterator[Path]:
 def median_step_s(framework: str, steps: int, join: Path | None) -> float:
     """Run a job of two ranks, and return its median step."""
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", "2", "-m", "experiments.framework_overhead.job", framework]
-    command += ["--steps", str(steps)]
+    environment["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = "300"
+    command = [sys.executable, "-m"]
+    if framework != "ray":  # which starts its workers itself
+        command += ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
+    command += ["experiments.framework_overhead.job", framework, "--steps", str(steps)]
     if join is not None:
         environment |= {"TORCHLOOM_JOIN": str(join), "TORCHLOOM_JOB": os.urandom(4).hex()}
         command.append("--attached")

@@ -97,7 +97,7 @@ class TestRay(AdapterContract):
 
 
 def test_workers_change_pause_save_and_get_their_rate_again_after_a_kill(start_run, start):  # noqa: F811
-    run = start_run("[weaver]\nstate_dir = 'state'")
+    run = start_run("[weaver]\nstate_dir = 'state'\n[arbiter]\nmin_groups = 0")
     run.start_weaver()
     join = str(run.state / "join.json")
     seldom = {"save_every": 1_000_000}
@@ -126,6 +126,13 @@ def test_workers_change_pause_save_and_get_their_rate_again_after_a_kill(start_r
         assert again[0]["step"] == step + 1
         rates = [x["lr"] for x in again]  # its own until the Weaver has the new worker's greeting
         assert rates == [0.001] * rates.count(0.001) + [0.005] * rates.count(0.005)
+
+    left = run.torchloom("drain", "g0")
+    assert left.returncode == 0, left.stdout + left.stderr
+    until(lambda: job.process.poll() is not None)
+    assert job.process.returncode == 0, (job.folder / "log").read_text()
+    last = [job.journal(rank)[-1]["step"] for rank in (0, 1)]
+    assert last[0] == last[1] == max(job.checkpoints())
 
 
 def test_without_a_weaver_losses_are_those_of_the_script_alone(start):

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from torchloom_core.capabilities.cordon.superbench import findings, read_results
+from torchloom_core.capabilities.gate.superbench import findings, read_results
 from torchloom_core.floor.errors import ConfigError
 
 USUAL = {
@@ -89,8 +89,7 @@ def test_a_node_that_is_off_is_cordoned_with_its_numbers(run, weaver):
     assert "nodes that are off: 1 of 3" in result.stdout
     text = "benchmark: gemm-flops/FP64:0 8000, baseline 9000 (-11.1%)"
     assert [body["action"] for _, body in weaver.requests] == [
-        {"kind": "annotate_node", "node": "n3", "text": text},
-        {"kind": "cordon", "node": "n3", "lasts_s": 172_800.0},
+        {"kind": "cordon", "node": "n3", "lasts_s": 172_800.0, "reason": text}
     ]
 
 

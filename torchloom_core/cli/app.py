@@ -43,7 +43,7 @@ app.command(
     group=_RUNNING,
 )
 app.command(
-    "torchloom_core.capabilities.cordon.gate:gate",
+    "torchloom_core.capabilities.gate.command:gate",
     name="gate",
     help="Check benchmark results of nodes, and cordon those that are off.",
     group=_ACTING,

@@ -24,7 +24,7 @@ class CordonNode(
     --------
     >>> from torchloom_core.plugin import CordonNode
     >>> CordonNode(node="n7", lasts_s=3600.0)
-    CordonNode(node='n7', lasts_s=3600.0)
+    CordonNode(node='n7', lasts_s=3600.0, reason='')
     """
 
     node: Target

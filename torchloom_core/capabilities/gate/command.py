@@ -8,7 +8,6 @@ from typing import Annotated
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from torchloom_core.capabilities.annotate_node import AnnotateNode
 from torchloom_core.capabilities.cordon import CordonNode
 from torchloom_core.cli.capability import HERE, Connection, Duration, RequestError, propose
 from torchloom_core.cli.options import AsJson, Several
@@ -16,7 +15,7 @@ from torchloom_core.cli.output import console, print_json
 from torchloom_core.floor.errors import ConfigError
 
 _SHOWN = 3
-"""Findings of a node in its annotation; the others are counted."""
+"""Findings of a node in the reason; the others are counted."""
 
 
 def gate(
@@ -47,11 +46,11 @@ def gate(
     floor
         PATTERN=VALUE: a smaller difference of these metrics, in their unit, does not count.
     cordon
-        Cordon the nodes that are off; an annotation has the numbers.
+        Cordon the nodes that are off, with their numbers as the reason.
     lasts
         Duration of the cordons, such as 2d. Default: until torchloom uncordon.
     """
-    from torchloom_core.capabilities.cordon.superbench import findings, read_baseline, read_results
+    from torchloom_core.capabilities.gate.superbench import findings, read_baseline, read_results
 
     floors = dict(map(_floor, floor))
     expected = None if baseline is None else read_baseline(baseline)
@@ -88,12 +87,11 @@ def _reason(texts: Sequence[str]) -> str:
 
 
 def _cordon_all(reasons: dict[str, str], lasts_s: float | None, connection: Connection) -> None:
-    """Annotate and cordon each node; RequestError at the end if a node was refused."""
+    """Cordon each node; RequestError at the end if a node was refused."""
     refused = []
     for node, reason in reasons.items():
         try:
-            propose(AnnotateNode(node=node, text=reason), 0.0, connection)
-            propose(CordonNode(node=node, lasts_s=lasts_s), 0.0, connection)
+            propose(CordonNode(node=node, lasts_s=lasts_s, reason=reason), 0.0, connection)
         except RequestError as error:
             refused.append(f"{node}: {error}")
     if refused:
