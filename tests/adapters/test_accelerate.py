@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from tests.adapters.contract_ranks import ranks_of
+from tests.adapters.installed import needs
 from tests.threadlet.torchrun_ranks import Starter
 from tests.waiting import eventually
 from torchloom_core.wire.operations import Checkpoint, Drain, Pause, Resume, SetKnobs
 from torchloom_threadlet.testing import AdapterContract
 from torchloom_threadlet.training.optimizer_knobs import managed
 
-pytest.importorskip("accelerate")
-pytestmark = [pytest.mark.integration]
+pytestmark = [needs("accelerate"), pytest.mark.integration]
 TRAINER = Path(__file__).parent / "accelerate_trainer.py"
 ROOT = Path(__file__).parents[2]
 KNOBS = {"lr": 0.01, "clip_norm": 0.5, "gradient_accumulation_steps": 3}

@@ -8,14 +8,15 @@ from types import SimpleNamespace
 import pytest
 
 from tests.adapters.contract_ranks import ranks_of
+from tests.adapters.installed import needs
 from tests.threadlet.torchrun_ranks import Starter
 from tests.waiting import eventually
 from torchloom_core.wire.operations import Checkpoint, Drain, Pause, Resume, SetKnobs
 from torchloom_threadlet.testing import AdapterContract
 from torchloom_threadlet.training.optimizer_knobs import _scale_schedule
 
-pytest.importorskip("deepspeed", reason="deepspeed is not installed")
 pytestmark = [
+    needs("deepspeed"),
     pytest.mark.integration,
     pytest.mark.long,
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),

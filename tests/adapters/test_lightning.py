@@ -8,13 +8,13 @@ from types import SimpleNamespace
 import pytest
 
 from tests.adapters.contract_ranks import ranks_of
+from tests.adapters.installed import needs
 from tests.threadlet.torchrun_ranks import Starter
 from tests.waiting import eventually
 from torchloom_core.wire.operations import Checkpoint, Drain, Pause, Resume, Rewind, SetKnobs
 from torchloom_threadlet.testing import AdapterContract
 
-pytest.importorskip("lightning")
-pytestmark = [pytest.mark.integration]
+pytestmark = [needs("lightning"), pytest.mark.integration]
 TRAINER = Path(__file__).parent / "lightning_trainer.py"
 ROOT = Path(__file__).parents[2]
 

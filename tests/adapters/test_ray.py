@@ -10,14 +10,14 @@ import psutil
 import pytest
 
 from tests.adapters.contract_ranks import ranks_of
+from tests.adapters.installed import needs
 from tests.deadlines import DEADLINE_S
 from tests.docs.attached import SCRIPTS, attached
 from tests.integration.conftest import start_run, until  # noqa: F401 - the fixture
 from torchloom_core.floor.errors import ConfigError
 from torchloom_threadlet.testing import AdapterContract
 
-pytest.importorskip("ray.train")
-pytestmark = [pytest.mark.integration, pytest.mark.long]
+pytestmark = [needs("ray"), pytest.mark.integration, pytest.mark.long]
 NAME = "train_ray.py"
 JOURNAL = """
         import os, time

@@ -8,14 +8,14 @@ from types import SimpleNamespace
 import pytest
 
 from tests.adapters.contract_ranks import ranks_of
+from tests.adapters.installed import needs
 from tests.threadlet.torchrun_ranks import Starter
 from tests.waiting import eventually
 from torchloom_core.floor.errors import ConfigError
 from torchloom_core.wire.operations import Checkpoint, Drain, Pause, Resume, SetKnobs
 from torchloom_threadlet.testing import AdapterContract
 
-pytest.importorskip("torchtitan", reason="torchtitan with triton takes 1.5 GB")
-pytestmark = [pytest.mark.integration, pytest.mark.long]
+pytestmark = [needs("torchtitan"), pytest.mark.integration, pytest.mark.long]
 TRAINER = Path(__file__).parent / "titan_trainer.py"
 ROOT = Path(__file__).parents[2]
 

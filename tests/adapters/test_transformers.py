@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.adapters.contract_ranks import ranks_of
+from tests.adapters.installed import needs
 from tests.deadlines import DEADLINE_S
 from tests.threadlet.torchrun_ranks import Starter
 from tests.waiting import eventually
@@ -25,8 +26,7 @@ from torchloom_core.wire.operations import (
 )
 from torchloom_threadlet.testing import AdapterContract
 
-pytest.importorskip("transformers")
-pytestmark = [pytest.mark.integration]
+pytestmark = [needs("transformers"), pytest.mark.integration]
 TRAINER = Path(__file__).parent / "transformers_trainer.py"
 ROOT = Path(__file__).parents[2]
 KNOBS = {"lr": 0.01, "clip_norm": 0.5, "gradient_accumulation_steps": 3, "batch_size": 4}
