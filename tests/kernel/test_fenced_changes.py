@@ -318,37 +318,39 @@ def test_a_fenced_change_is_refused_while_the_run_is_paused(run):
     assert "the run is paused, resume it first" in reason(run, ChangeKnobs(values={"lr": 0.2}))
 
 
-BOTH = ("checkpoint", "fenced_change")
+TOGETHER = ("checkpoint", "fenced_change", "saves_together")
 
 
-@pytest.mark.parametrize(
-    ("hellos", "group", "number", "is_fenced"),
-    [
-        ({"a-0": BOTH, "a-1": BOTH, "b-0": BOTH}, None, 3, True),
-        ({"a-0": BOTH, "a-1": BOTH, "b-0": BOTH}, "b", 1, False),
-        ({"a-0": BOTH, "a-1": BOTH, "b-0": ("fenced_change",)}, None, 2, False),
-        ({"a-0": BOTH, "a-1": BOTH, "b-0": ("checkpoint",)}, None, 3, False),
-    ],
-    ids=["all", "one", "not all save", "not all agree"],
-)
-def test_ranks_save_at_one_step_if_all_can_save_and_agree(hellos, group, number, is_fenced):
+def saving_run(**hellos):
     run = Run(make_kernel())
-    for worker, actuators in hellos.items():
-        run.feed(rank_hello(worker, actuators=actuators))
-    outputs = run.ask(SaveCheckpoint(group=group))
-    commands = sent(outputs, FencedChange if is_fenced else Checkpoint)
-    assert len(commands) == number
-    at_step = " at step 10" if is_fenced else ""
-    workers = "1 worker" if number == 1 else f"{number} workers"
-    assert only(Outcome, ack_all(run, commands)).detail == f"saved by {workers}{at_step}"
+    for group, actuators in hellos.items():
+        for rank in (0, 1):
+            run.feed(rank_hello(f"{group}-{rank}", actuators=actuators))
+    return run
+
+
+def test_ranks_that_save_together_do_so_at_one_step():
+    commands = sent(saving_run(a=TOGETHER).ask(SaveCheckpoint()))
+    assert [command.do.do for command in commands] == [Checkpoint()] * 2
+    run = saving_run(a=TOGETHER)
+    outcome = only(Outcome, ack_all(run, sent(run.ask(SaveCheckpoint(group="a")))))
+    assert outcome.detail == "saved by 2 workers at step 10"
+
+
+def test_ranks_that_save_together_do_not_save_where_one_cannot_agree():
+    run = saving_run(a=TOGETHER, b=("checkpoint", "saves_together"))
+    assert "needs all ranks to agree on a step: b-0, b-1 cannot" in reason(run, SaveCheckpoint())
+
+
+def test_ranks_that_need_no_other_to_save_do_not_wait_for_one():
+    run = saving_run(a=("checkpoint", "fenced_change"), b=("fenced_change",))
+    assert len(sent(run.ask(SaveCheckpoint()), Checkpoint)) == 2
 
 
 def test_paused_ranks_save_each_alone_as_they_are_at_one_step():
-    run = Run(make_kernel())
-    for worker in WORKERS:
-        run.feed(rank_hello(worker, actuators=BOTH))
+    run = saving_run(a=TOGETHER)
     ack_all(run, sent(run.ask(PauseRun())), step=7)
-    assert len(sent(run.ask(SaveCheckpoint()), Checkpoint)) == 3
+    assert len(sent(run.ask(SaveCheckpoint()), Checkpoint)) == 2
 
 
 def test_several_groups_are_drained_at_one_step_and_the_others_only_agree():

@@ -32,6 +32,10 @@ class SetKnob(_Verb, Operation, frozen=True, kw_only=True, tag="set_knob"):
     value: KnobValue
 
 
+SAVES_TOGETHER = "saves_together"
+"""Among a worker's ``actuators``: it saves with all ranks at one step, or not at all."""
+
+
 class Checkpoint(_Verb, Operation, frozen=True, kw_only=True, tag="checkpoint"):
     """Save a checkpoint at the next step boundary."""
 

@@ -19,7 +19,7 @@ import msgspec
 from torchloom_core.wire.commands import AckStatus, Command
 from torchloom_core.wire.limits import MAX_SHORT_TEXT, KnobValue
 from torchloom_core.wire.messages import Hello, PauseState
-from torchloom_core.wire.operations import FencedChange, done_by
+from torchloom_core.wire.operations import SAVES_TOGETHER, FencedChange, done_by
 from torchloom_threadlet import ipc
 from torchloom_threadlet.cleaning import error_line, text, whole
 from torchloom_threadlet.identity import Identity
@@ -117,7 +117,9 @@ class Worker(Reporter):
             state=self.state,
             knobs=self.actuators.specs,
             values=self.actuators.values,
-            actuators=self.operations.offered() + ("prepared",) * self.prepared,
+            actuators=self.operations.offered()
+            + ("prepared",) * self.prepared
+            + (SAVES_TOGETHER,) * self.saves_together,
             tries=tuple(name for runner in self._standby_tasks.values() for name in runner.tries),
             launch=self._launch,
             resumes=self._resumes,

@@ -11,13 +11,13 @@ from torchloom_core.live.capability import (
     landed_text,
     workers_text,
 )
-from torchloom_core.wire.operations import Checkpoint
+from torchloom_core.wire.operations import SAVES_TOGETHER, Checkpoint
 
 
 class CheckpointKind(ActionKind[SaveCheckpoint]):
     """Sent to the workers that have registered a save function.
 
-    They save at one step if all ranks can and agree on it: many frameworks save together.
+    Those of a framework that saves on all ranks together save at one step, or not at all.
     """
 
     message = SaveCheckpoint
@@ -34,16 +34,17 @@ class CheckpointKind(ActionKind[SaveCheckpoint]):
             return problem
         of_group = "" if group is None else f" of {group}"
         need = "has a save function: register one with loom.on_checkpoint"
-        return "" if _savers(group, run) else f"no training worker{of_group} {need}"
+        if not _savers(group, run):
+            return f"no training worker{of_group} {need}"
+        if run.pauses.verdict or not _save_together(group, run):
+            return ""
+        return cannot_agree("a checkpoint of this framework", run, run.roles_of(_groups(group)))
 
     def stages(self, action: SaveCheckpoint, run: Run) -> Stages:
-        """Return the one stage for all workers that save."""
-        rows = _savers(action.group, run)
-        groups = () if action.group is None else (action.group,)
-        ranks = [row for row in run.in_training() if action.group in (None, _group(row, run))]
-        if len(rows) > 1 and rows == ranks and not cannot_agree("", run, run.roles_of(groups)):
-            return fenced_stages(Checkpoint(), run, groups)
-        return Stages((run.stage(rows, Checkpoint()),))
+        """Return the one stage for all workers that save; paused ones are at one step anyway."""
+        if _save_together(action.group, run) and not run.pauses.verdict:
+            return fenced_stages(Checkpoint(), run, _groups(action.group))
+        return Stages((run.stage(_savers(action.group, run), Checkpoint()),))
 
     def summary(self, action: SaveCheckpoint, plan: Plan, run: Run) -> str:
         """Return how many workers saved."""
@@ -52,11 +53,15 @@ class CheckpointKind(ActionKind[SaveCheckpoint]):
 
 def _savers(group: str | None, run: Run) -> list[int]:
     rows = run.able(run.in_training(), "checkpoint")
-    return [row for row in rows if group in (None, _group(row, run))]
+    return [row for row in rows if group in (None, run.fleet.hello[row].group)]
 
 
-def _group(row: int, run: Run) -> str:
-    return run.fleet.hello[row].group
+def _save_together(group: str | None, run: Run) -> bool:
+    return bool(run.able(_savers(group, run), SAVES_TOGETHER))
+
+
+def _groups(group: str | None) -> tuple[str, ...]:
+    return () if group is None else (group,)
 
 
 KIND = CheckpointKind()
