@@ -47,12 +47,14 @@ class CheckpointKind(ActionKind[SaveCheckpoint]):
         return Stages((run.stage(_savers(action.group, run), Checkpoint()),))
 
     def summary(self, action: SaveCheckpoint, plan: Plan, run: Run) -> str:
-        """Return how many workers saved."""
-        return f"saved by {workers_text(plan)}{landed_text(plan)}"
+        """Return how many workers saved, and those that save together at which step."""
+        at_step = landed_text(plan) if _save_together(action.group, run) else ""
+        return f"saved by {workers_text(plan)}{at_step}"
 
 
 def _savers(group: str | None, run: Run) -> list[int]:
-    rows = run.able(run.in_training(), "checkpoint")
+    paused = run.able(run.rows_in("paused"), SAVES_TOGETHER)  # all at one step
+    rows = run.able([*run.rows_in("training"), *paused], "checkpoint")
     return [row for row in rows if group in (None, run.fleet.hello[row].group)]
 
 
