@@ -10,35 +10,15 @@ import torch
 
 from tests.adapters.contract_ranks import ranks_of
 from tests.adapters.installed import needs
-from tests.threadlet.torchrun_ranks import Starter
 from tests.waiting import eventually
-from torchloom_core.wire.operations import Checkpoint, Drain, Pause, Resume, SetKnobs
+from torchloom_core.wire.operations import Checkpoint, Drain, SetKnobs
 from torchloom_threadlet.testing import AdapterContract
 from torchloom_threadlet.training.optimizer_knobs import managed
 
 pytestmark = [needs("accelerate"), pytest.mark.integration]
 TRAINER = Path(__file__).parent / "accelerate_trainer.py"
-ROOT = Path(__file__).parents[2]
+ADMITTED_WITH = ("lr", "clip_norm")
 KNOBS = {"lr": 0.01, "clip_norm": 0.5, "gradient_accumulation_steps": 3}
-
-
-@pytest.fixture
-def start(tmp_path, join_file, end_with_sidecars, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
-    starter = Starter(TRAINER, tmp_path, join_file, ("lr", "clip_norm"))
-    yield starter
-    for process in starter.started:
-        end_with_sidecars(process)
-
-
-def by_step(job, rank=0):
-    """Return the different lines of each step: one, unless a step made again came out otherwise."""
-    found = {}
-    for line in job.journal(rank):
-        lines = found.setdefault(line["step"], [])
-        if line not in lines:
-            lines.append(line)
-    return found
 
 
 class TestAccelerate(AdapterContract):
@@ -70,23 +50,15 @@ async def test_ranks_change_pause_save_and_leave_at_one_step(weaver, start, tmp_
     (step,) = {ack.step for ack in acks}
     await job.goes_on(steps=5)
     for rank in job.ranks:
-        steps = by_step(job, rank)
+        steps = job.by_step(rank)
         ((before,), (after,)) = steps[step], steps[step + 1]
         assert before["lr"] <= 0.001 < 0.009 < after["lr"]
         assert (before["accumulate"], after["accumulate"]) == (2, 3)
         assert len(after["losses"]) == 3 or len(steps[step + 2][0]["losses"]) == 3
-    weights = [{n: line["weights"] for n, (line,) in by_step(job, r).items()} for r in job.ranks]
+    weights = [{n: line["weights"] for n, (line,) in job.by_step(r).items()} for r in job.ranks]
     assert all(weights[0][n] == weights[1][n] for n in weights[0].keys() & weights[1].keys())
 
-    async with weaver.confirming_pause("v1"):
-        acks = await job.offer(weaver, 2, Pause(), cause="v1")
-        assert {ack.status for ack in acks} == {"applied"}
-        for rank in job.ranks:
-            await weaver.beat(lambda batch: batch.state == "paused", f"g0-{rank}")
-        assert len({len(job.journal(rank)) for rank in job.ranks}) == 1
-        for rank, hello in job.hellos.items():
-            assert (await weaver.ask(hello, Resume(), f"r{rank}")).status == "applied"
-    await job.goes_on()
+    await job.pause_and_resume(weaver, 2)
 
     acks = await job.offer(weaver, 3, Checkpoint())
     assert {ack.status for ack in acks} == {"applied"}, acks
@@ -96,7 +68,7 @@ async def test_ranks_change_pause_save_and_leave_at_one_step(weaver, start, tmp_
     assert {ack.status for ack in left} == {"applied"}, left
     assert await job.end() == 0
     (end,) = {ack.step for ack in left}
-    assert max(by_step(job)) == end
+    assert max(job.by_step()) == end
     assert (tmp_path / "checkpoints" / f"step-{end}" / "torchloom.json").exists()
 
 
@@ -113,7 +85,7 @@ async def test_a_killed_rank_resumes_in_mid_epoch_bitwise(weaver, start):
     plain = start("--steps", 60, "--plain", name="plain", attached=False)
     assert await plain.end() == await inert.end() == 0
     for rank in job.ranks:
-        assert by_step(job, rank) == by_step(inert, rank) == by_step(plain, rank)
+        assert job.by_step(rank) == inert.by_step(rank) == plain.by_step(rank)
     assert len(job.journal(0)) > len(plain.journal(0)) == 60
 
 
@@ -124,18 +96,18 @@ async def test_changed_knobs_survive_a_kill(weaver, start):
     acks = await job.offer(weaver, 1, SetKnobs(values=KNOBS))
     assert {ack.status for ack in acks} == {"applied"}, acks
     await job.goes_on(steps=25)
-    steps = max(by_step(job))
+    steps = max(job.by_step())
     os.kill(job.hellos[1].pid, signal.SIGKILL)
     for rank in job.ranks:
         weaver.enrolment.release(f"g0-{rank}")
     await job.admit(weaver)
-    await eventually(lambda: max(by_step(job)) > steps + 10)
+    await eventually(lambda: max(job.by_step()) > steps + 10)
     for rank in job.ranks:
-        assert {len(lines) for lines in by_step(job, rank).values()} == {1}
-    (last,) = by_step(job)[max(by_step(job))]
+        assert {len(lines) for lines in job.by_step(rank).values()} == {1}
+    (last,) = job.by_step()[max(job.by_step())]
     assert last["accumulate"] == 3
     assert last["lr"] > 0.005
-    assert len(job.journal(0)) > len(by_step(job))
+    assert len(job.journal(0)) > len(job.by_step())
     assert job.hellos[0].values["clip_norm"] == 0.5
 
 

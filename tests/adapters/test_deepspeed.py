@@ -9,9 +9,8 @@ import pytest
 
 from tests.adapters.contract_ranks import ranks_of
 from tests.adapters.installed import needs
-from tests.threadlet.torchrun_ranks import Starter
 from tests.waiting import eventually
-from torchloom_core.wire.operations import Checkpoint, Drain, Pause, Resume, SetKnobs
+from torchloom_core.wire.operations import Checkpoint, Drain, SetKnobs
 from torchloom_threadlet.testing import AdapterContract
 from torchloom_threadlet.training.optimizer_knobs import _scale_schedule
 
@@ -23,28 +22,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::FutureWarning"),
 ]
 TRAINER = Path(__file__).parent / "deepspeed_trainer.py"
-ROOT = Path(__file__).parents[2]
+ADMITTED_WITH = ("lr", "clip_norm")
 KNOBS = {"lr": 0.01, "clip_norm": 0.001, "gradient_accumulation_steps": 3, "weight_decay": 0.1}
-
-
-@pytest.fixture
-def start(tmp_path, join_file, end_with_sidecars, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
-    monkeypatch.setenv("DS_ACCELERATOR", "cpu")
-    starter = Starter(TRAINER, tmp_path, join_file, ("lr", "clip_norm"))
-    yield starter
-    for process in starter.started:
-        end_with_sidecars(process)
-
-
-def by_step(job, rank=0):
-    """Return the different lines of each step: one, unless a step made again came out otherwise."""
-    found = {}
-    for line in job.journal(rank):
-        lines = found.setdefault(line["step"], [])
-        if line not in lines:
-            lines.append(line)
-    return found
 
 
 class TestDeepSpeed(AdapterContract):
@@ -70,22 +49,14 @@ async def test_ranks_change_pause_save_and_leave_at_one_step(weaver, start, tmp_
     (step,) = {ack.step for ack in acks}
     await job.goes_on(steps=5)
     for rank in job.ranks:
-        steps = by_step(job, rank)
+        steps = job.by_step(rank)
         ((before,), (after,)) = steps[step], steps[step + 1]
         assert (before["lr"], after["lr"]) == pytest.approx((0.001, 0.01))
         assert (before["clip"], after["clip"]) == (1.0, 0.001)
         assert (len(before["losses"]), len(after["losses"])) == (2, 3)
         assert steps[step + 4][0]["lr"] == pytest.approx(0.01)  # the scheduler has stepped
 
-    async with weaver.confirming_pause("v1"):
-        acks = await job.offer(weaver, 2, Pause(), cause="v1")
-        assert {ack.status for ack in acks} == {"applied"}
-        for rank in job.ranks:
-            await weaver.beat(lambda batch: batch.state == "paused", f"g0-{rank}")
-        assert len({len(job.journal(rank)) for rank in job.ranks}) == 1
-        for rank, hello in job.hellos.items():
-            assert (await weaver.ask(hello, Resume(), f"r{rank}")).status == "applied"
-    await job.goes_on()
+    await job.pause_and_resume(weaver, 2)
 
     acks = await job.offer(weaver, 3, Checkpoint())
     assert {ack.status for ack in acks} == {"applied"}, acks
@@ -95,7 +66,7 @@ async def test_ranks_change_pause_save_and_leave_at_one_step(weaver, start, tmp_
     assert {ack.status for ack in left} == {"applied"}, left
     assert await job.end() == 0
     (end,) = {ack.step for ack in left}
-    assert max(by_step(job)) == end
+    assert max(job.by_step()) == end
     assert (tmp_path / "checkpoints" / "latest").read_text() == f"step-{end}"
     logged = {name for batch in weaver.telemetry for name in batch.metrics}
     assert {"loss", "grad_norm", "samples_per_s"} <= logged
@@ -115,11 +86,11 @@ async def test_a_killed_rank_resumes_in_mid_epoch_bitwise(weaver, start, stage):
     plain = start(*options, "--plain", name="plain", attached=False)
     assert await plain.end() == await inert.end() == 0
     for rank in job.ranks:
-        alone = by_step(plain, rank)
-        assert by_step(inert, rank) == alone
-        assert by_step(job, rank) == alone
+        alone = plain.by_step(rank)
+        assert inert.by_step(rank) == alone
+        assert job.by_step(rank) == alone
         assert len(alone) == 60
-    assert len(job.journal(0)) > len(by_step(job))
+    assert len(job.journal(0)) > len(job.by_step())
 
 
 async def test_changed_knobs_survive_a_kill(weaver, start):
@@ -129,14 +100,14 @@ async def test_changed_knobs_survive_a_kill(weaver, start):
     acks = await job.offer(weaver, 1, SetKnobs(values=KNOBS))
     assert {ack.status for ack in acks} == {"applied"}, acks
     await job.goes_on(steps=25)
-    steps = max(by_step(job))
+    steps = max(job.by_step())
     os.kill(job.hellos[1].pid, signal.SIGKILL)
     for rank in job.ranks:
         weaver.enrolment.release(f"g0-{rank}")
     await job.admit(weaver)
-    await eventually(lambda: max(by_step(job)) > steps + 10)
+    await eventually(lambda: max(job.by_step()) > steps + 10)
     for rank in job.ranks:
-        assert {len(lines) for lines in by_step(job, rank).values()} == {1}
-    (last,) = by_step(job)[max(by_step(job))]
+        assert {len(lines) for lines in job.by_step(rank).values()} == {1}
+    (last,) = job.by_step()[max(job.by_step())]
     assert (last["clip"], len(last["losses"])) == (0.001, 3)
     assert last["lr"] == pytest.approx(0.01)

@@ -9,23 +9,13 @@ import pytest
 
 from tests.adapters.contract_ranks import ranks_of
 from tests.adapters.installed import needs
-from tests.threadlet.torchrun_ranks import Starter
 from tests.waiting import eventually
-from torchloom_core.wire.operations import Checkpoint, Drain, Pause, Resume, Rewind, SetKnobs
+from torchloom_core.wire.operations import Checkpoint, Drain, Rewind, SetKnobs
 from torchloom_threadlet.testing import AdapterContract
 
 pytestmark = [needs("lightning"), pytest.mark.integration]
 TRAINER = Path(__file__).parent / "lightning_trainer.py"
-ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture
-def start(tmp_path, join_file, end_with_sidecars, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    starter = Starter(TRAINER, tmp_path, join_file, ("lr", "batch_size"))
-    yield starter
-    for process in starter.started:
-        end_with_sidecars(process)
+ADMITTED_WITH = ("lr", "batch_size")
 
 
 def steps_of(job, rank=0):
@@ -59,15 +49,7 @@ async def test_ranks_change_pause_save_rewind_and_leave_at_one_step(weaver, star
         assert steps[step]["lr"] <= 0.001 < 0.009 < steps[step + 1]["lr"]
     assert steps_of(job)[max(steps_of(job))]["samples"] == 16
 
-    async with weaver.confirming_pause("v1"):
-        acks = await job.offer(weaver, 2, Pause(), cause="v1")
-        assert {ack.status for ack in acks} == {"applied"}
-        for rank in job.ranks:
-            await weaver.beat(lambda batch: batch.state == "paused", f"g0-{rank}")
-        assert len({len(job.journal(rank)) for rank in job.ranks}) == 1
-        for rank, hello in job.hellos.items():
-            assert (await weaver.ask(hello, Resume(), f"r{rank}")).status == "applied"
-    await job.goes_on()
+    await job.pause_and_resume(weaver, 2)
 
     alone = await weaver.ask(job.hellos[0], Checkpoint(), "alone")
     assert alone.status == "rejected"

@@ -9,24 +9,14 @@ import pytest
 
 from tests.adapters.contract_ranks import ranks_of
 from tests.adapters.installed import needs
-from tests.threadlet.torchrun_ranks import Starter
 from tests.waiting import eventually
 from torchloom_core.floor.errors import ConfigError
-from torchloom_core.wire.operations import Checkpoint, Drain, Pause, Resume, SetKnobs
+from torchloom_core.wire.operations import Checkpoint, Drain, SetKnobs
 from torchloom_threadlet.testing import AdapterContract
 
 pytestmark = [needs("torchtitan"), pytest.mark.integration, pytest.mark.long]
 TRAINER = Path(__file__).parent / "titan_trainer.py"
-ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture
-def start(tmp_path, join_file, end_with_sidecars, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
-    starter = Starter(TRAINER, tmp_path, join_file, ("lr", "gc_interval"))
-    yield starter
-    for process in starter.started:
-        end_with_sidecars(process)
+ADMITTED_WITH = ("lr", "gc_interval")
 
 
 def steps_of(job, rank=0):
@@ -69,15 +59,7 @@ async def test_ranks_change_pause_save_and_leave_at_one_step(weaver, start, tmp_
     for name in ("loss", "tokens_per_s", "optim_s", "fetching_batch_s", "titan_step_s"):
         assert name in str(batch)
 
-    async with weaver.confirming_pause("v1"):
-        acks = await job.offer(weaver, 2, Pause(), cause="v1")
-        assert {ack.status for ack in acks} == {"applied"}
-        for rank in job.ranks:
-            await weaver.beat(lambda batch: batch.state == "paused", f"g0-{rank}")
-        assert len({len(job.journal(rank)) for rank in job.ranks}) == 1
-        for rank, hello in job.hellos.items():
-            assert (await weaver.ask(hello, Resume(), f"r{rank}")).status == "applied"
-    await job.goes_on()
+    await job.pause_and_resume(weaver, 2)
 
     acks = await job.offer(weaver, 3, Checkpoint())
     assert {ack.status for ack in acks} == {"applied"}, acks

@@ -13,14 +13,11 @@ import pytest
 from tests.adapters.contract_ranks import ranks_of
 from tests.adapters.installed import needs
 from tests.deadlines import DEADLINE_S
-from tests.threadlet.torchrun_ranks import Starter
 from tests.waiting import eventually
 from torchloom_core.wire.operations import (
     Checkpoint,
     Drain,
     FencedChange,
-    Pause,
-    Resume,
     Rewind,
     SetKnobs,
 )
@@ -28,32 +25,14 @@ from torchloom_threadlet.testing import AdapterContract
 
 pytestmark = [needs("transformers"), pytest.mark.integration]
 TRAINER = Path(__file__).parent / "transformers_trainer.py"
+ADMITTED_WITH = ("lr", "batch_size")
 ROOT = Path(__file__).parents[2]
 KNOBS = {"lr": 0.01, "clip_norm": 0.5, "gradient_accumulation_steps": 3, "batch_size": 4}
 
 
-@pytest.fixture
-def start(tmp_path, join_file, end_with_sidecars, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
-    starter = Starter(TRAINER, tmp_path, join_file, ("lr", "batch_size"))
-    yield starter
-    for process in starter.started:
-        end_with_sidecars(process)
-
-
-def by_step(job, rank=0):
-    """Return the different lines of each step: one, unless a step made again came out otherwise."""
-    found = {}
-    for line in job.journal(rank):
-        lines = found.setdefault(line["step"], [])
-        if line not in lines:
-            lines.append(line)
-    return found
-
-
 def made_again(job):
     """Return how many lines there are of steps that were made before."""
-    return len(job.journal(0)) - len(by_step(job))
+    return len(job.journal(0)) - len(job.by_step())
 
 
 class TestTransformers(AdapterContract):
@@ -74,7 +53,7 @@ async def test_ranks_change_pause_save_rewind_and_leave_at_one_step(weaver, star
     assert {ack.status for ack in acks} == {"applied"}, acks
     (step,) = {ack.step for ack in acks}
     await job.goes_on(steps=12)
-    ranks = [by_step(job, rank) for rank in job.ranks]
+    ranks = [job.by_step(rank) for rank in job.ranks]
     for steps in ranks:
         ((before,), (after,)) = steps[step], steps[step + 1]
         assert (before["clip"], after["clip"]) == (1.0, 0.5)
@@ -87,15 +66,7 @@ async def test_ranks_change_pause_save_rewind_and_leave_at_one_step(weaver, star
     weights = [{n: line["weights"] for n, (line,) in steps.items()} for steps in ranks]
     assert all(weights[0][n] == weights[1][n] for n in weights[0].keys() & weights[1].keys())
 
-    async with weaver.confirming_pause("v1"):
-        acks = await job.offer(weaver, 2, Pause(), cause="v1")
-        assert {ack.status for ack in acks} == {"applied"}
-        for rank in job.ranks:
-            await weaver.beat(lambda batch: batch.state == "paused", f"g0-{rank}")
-        assert len({len(job.journal(rank)) for rank in job.ranks}) == 1
-        for rank, hello in job.hellos.items():
-            assert (await weaver.ask(hello, Resume(), f"r{rank}")).status == "applied"
-    await job.goes_on()
+    await job.pause_and_resume(weaver, 2)
 
     alone = await weaver.ask(job.hellos[0], Checkpoint(), "alone")
     assert "at one step" in alone.detail
@@ -108,13 +79,13 @@ async def test_ranks_change_pause_save_rewind_and_leave_at_one_step(weaver, star
     acks = await job.offer(weaver, 4, Rewind())
     assert {ack.status for ack in acks} == {"applied"}, acks
     await eventually(lambda: made_again(job) >= 4)
-    assert {len(lines) for lines in by_step(job).values()} == {1}
+    assert {len(lines) for lines in job.by_step().values()} == {1}
 
     left = await job.offer(weaver, 5, Drain())
     assert {ack.status for ack in left} == {"applied"}, left
     assert await job.end() == 0
     (end,) = {ack.step for ack in left}
-    assert max(by_step(job)) == end
+    assert max(job.by_step()) == end
     assert (tmp_path / "checkpoints" / f"checkpoint-{end}" / "trainer_state.json").exists()
     logged = {name for batch in weaver.telemetry for name in batch.metrics}
     assert {"loss", "mean_loss", "grad_norm", "learning_rate", "samples_per_s"} <= logged
@@ -156,8 +127,8 @@ async def test_a_killed_rank_resumes_in_mid_epoch_bitwise(weaver, start):
     plain = start("--steps", 60, "--every", 7, "--plain", name="plain", attached=False)
     assert await plain.end() == await inert.end() == 0
     for rank in job.ranks:
-        alone = by_step(plain, rank)
-        assert by_step(job, rank) == by_step(inert, rank) == alone
+        alone = plain.by_step(rank)
+        assert job.by_step(rank) == inert.by_step(rank) == alone
         assert len(alone) == 60
     assert made_again(job) > 0
 
@@ -169,7 +140,7 @@ async def test_changed_knobs_survive_a_kill_and_the_data_continues_exactly(weave
     acks = await job.offer(weaver, 1, SetKnobs(values=KNOBS))
     assert {ack.status for ack in acks} == {"applied"}, acks
     await job.goes_on(steps=35)
-    steps = max(by_step(job))
+    steps = max(job.by_step())
     os.kill(job.hellos[1].pid, signal.SIGKILL)
     for rank in job.ranks:
         weaver.enrolment.release(f"g0-{rank}")
@@ -177,10 +148,10 @@ async def test_changed_knobs_survive_a_kill_and_the_data_continues_exactly(weave
     assert {name: job.hellos[0].values[name] for name in KNOBS if name != "lr"} == {
         name: value for name, value in KNOBS.items() if name != "lr"
     }
-    await eventually(lambda: max(by_step(job)) > steps + 10)
+    await eventually(lambda: max(job.by_step()) > steps + 10)
     for rank in job.ranks:
-        assert {len(lines) for lines in by_step(job, rank).values()} == {1}
+        assert {len(lines) for lines in job.by_step(rank).values()} == {1}
     assert made_again(job) > 0
-    (last,) = by_step(job)[max(by_step(job))]
+    (last,) = job.by_step()[max(job.by_step())]
     assert (last["clip"], last["samples"], last["accumulate"]) == (0.5, 4, 3)
     assert last["lr"] > 0.009

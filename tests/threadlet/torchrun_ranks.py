@@ -9,7 +9,7 @@ import sys
 from tests.deadlines import DEADLINE_S
 from tests.waiting import eventually
 from torchloom_core.wire.messages import Hello
-from torchloom_core.wire.operations import FencedChange
+from torchloom_core.wire.operations import FencedChange, Pause, Resume
 
 
 class Job:
@@ -55,6 +55,27 @@ class Job:
                 await self.goes_on()
             await weaver.send(hello, operation, f"c{number}-{rank}", **fields)
         return [await weaver.final(f"c{number}-{rank}") for rank in self.hellos]
+
+    def by_step(self, rank=0):
+        """Return the different lines of each step: one, unless it came out otherwise once more."""
+        found = {}
+        for line in self.journal(rank):
+            lines = found.setdefault(line["step"], [])
+            if line not in lines:
+                lines.append(line)
+        return found
+
+    async def pause_and_resume(self, weaver, number):
+        """Have all ranks pause at one step, and train on."""
+        async with weaver.confirming_pause("v1"):
+            acks = await self.offer(weaver, number, Pause(), cause="v1")
+            assert {ack.status for ack in acks} == {"applied"}, acks
+            for rank in self.ranks:
+                await weaver.beat(lambda batch: batch.state == "paused", f"g0-{rank}")
+            assert len({len(self.journal(rank)) for rank in self.ranks}) == 1
+            for rank, hello in self.hellos.items():
+                assert (await weaver.ask(hello, Resume(), f"r{rank}")).status == "applied"
+        await self.goes_on()
 
     async def end(self):
         status = await asyncio.to_thread(self.process.wait, DEADLINE_S)

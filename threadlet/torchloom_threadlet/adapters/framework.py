@@ -23,6 +23,9 @@ from torchloom_threadlet.training.gradients import CLIP_NORM_DOC
 
 __all__ = ["FrameworkAdapter", "attach_framework", "require"]
 
+_TIMEOUT = timedelta(minutes=30)
+"""Of a process that votes alone, and so waits for no other."""
+
 
 def require(module: str, at_least: str, *distributions: str) -> None:
     """Refuse to import an adapter whose framework is not installed, or too old.
@@ -78,7 +81,7 @@ class FrameworkAdapter(TorchrunAdapter):
         if is_alone and dist.is_available() and not dist.is_initialized():
             if not self.loom.inert:
                 store = dist.HashStore()  # type: ignore[attr-defined]
-                self.vote_within(dist.ProcessGroupGloo(store, 0, 1, _NO_WAIT))
+                self.vote_within(dist.ProcessGroupGloo(store, 0, 1, _TIMEOUT))
             return
         super()._begin_votes(process_group)
 
@@ -125,7 +128,3 @@ def attach_framework(adapter: Adapter, **placement: Unpack[PlacementArguments]) 
     if placement.get("rank") is None and dist.is_available() and dist.is_initialized():
         placement["rank"] = dist.get_rank()
     return attach_once(adapter, None, placement)
-
-
-_NO_WAIT = timedelta(minutes=30)
-"""As by default; a process that votes alone waits for no other."""

@@ -1,4 +1,4 @@
-"""The random states of all ranks as text, for a framework's checkpoint that one rank writes."""
+"""Random states in a framework's checkpoint: of all ranks as text, and exact after a restart."""
 
 import json
 from collections.abc import Sequence
@@ -24,6 +24,29 @@ def restore_random_state(texts: Sequence[str], rank: int) -> bool:
     states = decode(json.loads(texts[rank]), {})
     set_random_states({name: _as_tensors(state) for name, state in states.items()})
     return True
+
+
+class StatesUntilForward:
+    """Restores the present random states at the next forward pass of a model that trains.
+
+    A loader's iterator draws a seed when it begins: once in a run without a restart, and once
+    more after each.
+    """
+
+    def __init__(self, models: list[Any]) -> None:
+        self._states = random_states()
+        self._handles = [model.register_forward_pre_hook(self._restore) for model in models]
+
+    def end(self) -> None:
+        """Restore nothing any more."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    def _restore(self, model: Any, arguments: Any) -> None:
+        if model.training and self._handles:
+            self.end()
+            set_random_states(self._states)
 
 
 def _as_bytes(state: Any) -> Any:

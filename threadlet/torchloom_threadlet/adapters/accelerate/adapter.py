@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from torchloom_threadlet.adapters.accelerate.clipping import Clipping
-from torchloom_threadlet.adapters.accelerate.random_state import StatesUntilForward
 from torchloom_threadlet.adapters.framework import FrameworkAdapter
+from torchloom_threadlet.adapters.random_states import StatesUntilForward
 from torchloom_threadlet.adapters.replaced import replaced
 
 _FILE = "torchloom.json"

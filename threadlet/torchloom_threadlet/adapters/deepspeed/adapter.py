@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
-from torchloom_threadlet.adapters.deepspeed.rank_state import RankState
+from torchloom_threadlet.adapters.deepspeed.rank_state import RankState, rank_of
 from torchloom_threadlet.adapters.framework import FrameworkAdapter
 from torchloom_threadlet.adapters.replaced import replaced
 
@@ -80,7 +79,7 @@ class DeepSpeedAdapter(FrameworkAdapter):
             replaced(engine, "save_checkpoint", saved),
             replaced(engine, "load_checkpoint", loaded),
         ]
-        if folder is not None and loader is None and not self.loom.inert and not _rank():
+        if folder is not None and loader is None and not self.loom.inert and not rank_of():
             _logger.warning(
                 "deepspeed: the position in the data is not saved: after a restart the first "
                 "batches come again; pass attach(..., loader=) a StatefulDataLoader of torchdata"
@@ -125,7 +124,7 @@ class DeepSpeedAdapter(FrameworkAdapter):
             self._requested.append(path)
         while len(self._requested) > self._keep:
             old = self._requested.pop(0)
-            if not _rank():
+            if not rank_of():
                 shutil.rmtree(old, ignore_errors=True)
 
     def load_newest(self) -> int:
@@ -165,7 +164,3 @@ class DeepSpeedAdapter(FrameworkAdapter):
         if self._optimizers is None and (norm := engine.get_global_grad_norm()) is not None:
             found["grad_norm"] = norm
         return found
-
-
-def _rank() -> int:
-    return dist.get_rank() if dist.is_initialized() else 0

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from torchloom_threadlet.adapters.random_states import StatesUntilForward
 from torchloom_threadlet.checkpoint.json_state import decode, encode
 from torchloom_threadlet.checkpoint.state import random_states, set_random_states
 
@@ -30,8 +31,7 @@ class RankState:
 
     def __init__(self, engine: Any, loader: Any, loom: Any) -> None:
         self._engine, self._loader, self._loom = engine, loader, loom
-        self._states: Any = None
-        self._handle: Any = None
+        self._states: StatesUntilForward | None = None
 
     def write(self, folder: Path) -> None:
         """Write this rank's file."""
@@ -50,11 +50,11 @@ class RankState:
             "loader": encode(loader, "loader", tensors),
             "tensors": tensors,
         }
-        torch.save(state, folder / _file(_rank()))
+        torch.save(state, folder / _file(rank_of()))
 
     def read(self, folder: Path) -> None:
         """Restore from this rank's file; a checkpoint from before torchLoom has none."""
-        own, first = folder / _file(_rank()), folder / _file(0)
+        own, first = folder / _file(rank_of()), folder / _file(0)
         if not own.exists():
             _logger.warning("%s: no such file: random states are not restored", own)
             if not first.exists():
@@ -70,20 +70,14 @@ class RankState:
         loader = decode(state["loader"], state["tensors"])
         if self._loader is not None and loader is not None:
             self._loader.load_state_dict(loader)
-        self._states = decode(state["random"], state["tensors"])
-        set_random_states(self._states)
-        if self._handle is not None:
-            self._handle.remove()
-        self._handle = self._engine.register_forward_pre_hook(self._restore)
-
-    def _restore(self, engine: Any, arguments: Any) -> None:
-        """Set the states once more: a loader's iterator has drawn from them as it began."""
-        if engine.training:
-            set_random_states(self._states)
-            self._handle.remove()
+        set_random_states(decode(state["random"], state["tensors"]))
+        if self._states is not None:
+            self._states.end()
+        self._states = StatesUntilForward([self._engine])
 
 
-def _rank() -> int:
+def rank_of() -> int:
+    """Return this process's rank, 0 if it trains alone."""
     return dist.get_rank() if dist.is_initialized() else 0
 
 

@@ -1,14 +1,15 @@
 """The adapter for Lightning: knobs of its Trainer, its own checkpoints, and its way to stop."""
 
 import logging
+import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from torchloom_threadlet.adapters.framework import FrameworkAdapter
 from torchloom_threadlet.adapters.lightning.batch_size import BatchSize
 from torchloom_threadlet.adapters.lightning.resume import resume_loaders
 from torchloom_threadlet.adapters.random_states import restore_random_state
+from torchloom_threadlet.adapters.replaced import replaced
 
 _logger = logging.getLogger(__name__)
 
@@ -22,7 +23,7 @@ class LightningAdapter(FrameworkAdapter):
 
     Parameters
     ----------
-    folder : Path, optional
+    folder : str or PathLike, optional
         Where checkpoints on request go; beside those of the Trainer's ModelCheckpoint by default.
     keep : int
         The newest checkpoints on request that stay.
@@ -43,7 +44,7 @@ class LightningAdapter(FrameworkAdapter):
 
     unwatch: Callable[[], None]
 
-    def __init__(self, folder: Path | None, keep: int) -> None:
+    def __init__(self, folder: str | os.PathLike[str] | None, keep: int) -> None:
         self._folder, self._keep = folder, keep
         self.restored: dict[str, Any] = {}
         self.has_rewound = False
@@ -86,7 +87,7 @@ class LightningAdapter(FrameworkAdapter):
     def save_now(self) -> None:
         """Save by ``trainer.save_checkpoint``, which all ranks have to call."""
         trainer = self._trainer
-        path = str(self._place() / f"last-step={trainer.global_step}.ckpt")
+        path = os.path.join(self._place(), f"last-step={trainer.global_step}.ckpt")  # or a URL
         trainer.save_checkpoint(path)
         if path not in self._requested:
             self._requested.append(path)
@@ -110,13 +111,17 @@ class LightningAdapter(FrameworkAdapter):
             if not weights_only:
                 self.note_saved(str(filepath))
 
-        loop._load_combined_loader_states = lambda: self._resume_loaders(load_states)
-        trainer.save_checkpoint = save_checkpoint
-        loop.run = lambda: self._run(run)
+        undo = (
+            replaced(trainer, "save_checkpoint", save_checkpoint),
+            replaced(loop, "run", lambda: self._run(run)),
+            replaced(
+                loop, "_load_combined_loader_states", lambda: self._resume_loaders(load_states)
+            ),
+        )
 
         def end() -> None:
-            trainer.save_checkpoint, loop.run = save, run
-            loop._load_combined_loader_states = load_states
+            for each in undo:
+                each()
 
         self.unwatch = end
 
@@ -191,13 +196,10 @@ class LightningAdapter(FrameworkAdapter):
     def _clip(self, norm: float) -> None:
         self._trainer.gradient_clip_val = norm or None
 
-    def _place(self) -> Path:
-        if self._folder is None:
-            saver = self._trainer.checkpoint_callback
-            given = getattr(saver, "dirpath", None)
-            root = Path(self._trainer.default_root_dir)
-            self._folder = Path(given) if given else root / "checkpoints"
-        return self._folder
+    def _place(self) -> str:
+        saver, root = self._trainer.checkpoint_callback, self._trainer.default_root_dir
+        given = self._folder or getattr(saver, "dirpath", None)
+        return str(given) if given else os.path.join(root, "checkpoints")
 
 
 _ACCUMULATION = "GradientAccumulationScheduler"

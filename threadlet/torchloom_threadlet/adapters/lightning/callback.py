@@ -5,7 +5,6 @@ import os
 import time
 from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -56,7 +55,7 @@ class TorchLoomCallback(Callback):  # type: ignore[misc]
     def __init__(self, folder: str | os.PathLike[str] | None = None, *, keep: int = 3) -> None:
         if keep < 1:
             raise ValueError(f"TorchLoomCallback: need keep >= 1, was {keep}")
-        self._folder, self._keep = Path(folder) if folder is not None else None, keep
+        self._folder, self._keep = folder, keep
         self._adapter: LightningAdapter | None = None
         self._ranks: SavingRanks | None = None
         self._stepped, self._samples, self._since_s = 0, 0, 0.0

@@ -9,6 +9,9 @@ from torchloom_core.interface.foreign import shown
 MOST_HOSTS = 100_000
 """Hosts that one list may name."""
 
+MOST_RANGES = 8
+"""Brackets of one part, such as the two of ``rack[1-2]node[1-4]``."""
+
 _NO_HOSTS = ("", "None assigned", "None", "Unknown", "(null)")
 _PART = re.compile(r"(?:[^,\[\]]|\[[^\[\]]*\])+")
 _RANGES = re.compile(r"\[([^\[\]]*)\]")
@@ -36,6 +39,8 @@ def expand(text: str) -> list[str]:
         raise TraceError(f"need a host list such as node[001-003,7], was {shown(text)}")
     hosts: list[str] = []
     for part in parts:
+        if part.count("[") > MOST_RANGES:
+            raise TraceError(f"need at most {MOST_RANGES} brackets in a host, was {shown(part)}")
         for host in _expanded(part):
             hosts.append(host)
             if len(hosts) > MOST_HOSTS:
