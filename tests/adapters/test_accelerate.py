@@ -73,15 +73,16 @@ async def test_ranks_change_pause_save_and_leave_at_one_step(weaver, start, tmp_
 
 
 @pytest.mark.long
-async def test_a_killed_rank_resumes_in_mid_epoch_bitwise(weaver, start):
-    job = start("--steps", 60, "--every", 7, name="killed")
+@pytest.mark.parametrize("every", [7, 13], ids=["in an epoch", "at an epoch's end"])
+async def test_a_killed_rank_resumes_bitwise(weaver, start, every):
+    job = start("--steps", 60, "--every", every, name="killed")
     await job.admit(weaver)
     await eventually(lambda: len(job.journal(0)) >= 33)
     os.kill(job.hellos[1].pid, signal.SIGKILL)
     for rank in job.ranks:
         weaver.enrolment.release(f"g0-{rank}")
     assert await job.end() == 0
-    inert = start("--steps", 60, "--every", 7, name="inert", attached=False)
+    inert = start("--steps", 60, "--every", every, name="inert", attached=False)
     plain = start("--steps", 60, "--plain", name="plain", attached=False)
     assert await plain.end() == await inert.end() == 0
     for rank in job.ranks:

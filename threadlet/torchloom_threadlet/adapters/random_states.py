@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from torchloom_threadlet.adapters.replaced import replaced
 from torchloom_threadlet.checkpoint.json_state import decode, encode
 from torchloom_threadlet.checkpoint.saving_ranks import SavingRanks
 from torchloom_threadlet.checkpoint.state import random_states, set_random_states
@@ -26,27 +27,31 @@ def restore_random_state(texts: Sequence[str], rank: int) -> bool:
     return True
 
 
-class StatesUntilForward:
-    """Restores the present random states at the next forward pass of a model that trains.
+def draw_nothing_on_resume(loader: Any) -> None:
+    """Let an iterator that continues a loader's epoch leave the random states alone.
 
-    A loader's iterator draws a seed when it begins: once in a run without a restart, and once
-    more after each.
+    Every iterator of a data loader draws a seed when it begins. Without a restart it had drawn it
+    before the checkpoint.
+
+    Parameters
+    ----------
+    loader : torchdata.stateful_dataloader.StatefulDataLoader
+        Whose position is loaded, now or later. Any other object is left as it is.
     """
+    if not hasattr(loader, "next_iter_state") or "_get_iterator" in vars(loader):
+        return
+    begin = loader._get_iterator
 
-    def __init__(self, models: list[Any]) -> None:
-        self._states = random_states()
-        self._handles = [model.register_forward_pre_hook(self._restore) for model in models]
+    def continued() -> Any:
+        if loader.next_iter_state is None:
+            return begin()
+        states = random_states()
+        try:
+            return begin()
+        finally:
+            set_random_states(states)
 
-    def end(self) -> None:
-        """Restore nothing any more."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
-
-    def _restore(self, model: Any, arguments: Any) -> None:
-        if model.training and self._handles:
-            self.end()
-            set_random_states(self._states)
+    replaced(loader, "_get_iterator", continued)
 
 
 def _as_bytes(state: Any) -> Any:

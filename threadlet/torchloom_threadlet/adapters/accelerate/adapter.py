@@ -10,7 +10,7 @@ from typing import Any
 
 from torchloom_threadlet.adapters.accelerate.clipping import Clipping
 from torchloom_threadlet.adapters.framework import FrameworkAdapter
-from torchloom_threadlet.adapters.random_states import StatesUntilForward
+from torchloom_threadlet.adapters.random_states import draw_nothing_on_resume
 from torchloom_threadlet.adapters.replaced import replaced
 
 _FILE = "torchloom.json"
@@ -31,7 +31,6 @@ class AccelerateAdapter(FrameworkAdapter):
         self._clipping: Clipping | None = None
         self._restored: Mapping[str, Any] = {}
         self._is_managed = False
-        self._states: StatesUntilForward | None = None
 
     def serve(self, accelerator: Any, folder: Path | None, keep: int) -> None:
         """Serve an Accelerator, whose checkpoints hold the loom's state from now on."""
@@ -132,8 +131,10 @@ class AccelerateAdapter(FrameworkAdapter):
 
     def _write(self, models: Any, weights: Any, output_dir: Any) -> None:
         if self._accelerator.is_main_process:
+            begun = self._accelerator.gradient_state.dataloader_references
             epochs = [
-                getattr(loader, "iteration", 0) + bool(getattr(loader, "end_of_dataloader", False))
+                getattr(loader, "iteration", 0)
+                + (loader in begun and getattr(loader, "end_of_dataloader", False))
                 for loader in self._accelerator._dataloaders
             ]
             state = {"loom": self.loom.state_dict(), "epochs": epochs}
@@ -150,15 +151,12 @@ class AccelerateAdapter(FrameworkAdapter):
 
     def _after_load(self) -> None:
         """Restore what ``load_state`` leaves out: the loaders' epochs, and exact random states."""
-        accelerator = self._accelerator
-        for loader, epoch in zip(
-            accelerator._dataloaders, self._restored.get("epochs", ()), strict=False
-        ):
+        loaders = self._accelerator._dataloaders
+        for loader, epoch in zip(loaders, self._restored.get("epochs", ()), strict=False):
             if hasattr(loader, "iteration"):
                 loader.iteration = epoch
-        if self._states is not None:
-            self._states.end()
-        self._states = StatesUntilForward(accelerator._models)
+        for loader in loaders:
+            draw_nothing_on_resume(getattr(loader, "base_dataloader", loader))
 
     def _warn_of_loaders(self) -> None:
         accelerator = self._accelerator

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from torchloom_threadlet.adapters.random_states import StatesUntilForward
+from torchloom_threadlet.adapters.random_states import draw_nothing_on_resume
 from torchloom_threadlet.checkpoint.json_state import decode, encode
 from torchloom_threadlet.checkpoint.state import random_states, set_random_states
 
@@ -31,7 +31,7 @@ class RankState:
 
     def __init__(self, engine: Any, loader: Any, loom: Any) -> None:
         self._engine, self._loader, self._loom = engine, loader, loom
-        self._states: StatesUntilForward | None = None
+        draw_nothing_on_resume(loader)
 
     def write(self, folder: Path) -> None:
         """Write this rank's file."""
@@ -71,9 +71,6 @@ class RankState:
         if self._loader is not None and loader is not None:
             self._loader.load_state_dict(loader)
         set_random_states(decode(state["random"], state["tensors"]))
-        if self._states is not None:
-            self._states.end()
-        self._states = StatesUntilForward([self._engine])
 
 
 def rank_of() -> int:
