@@ -79,11 +79,14 @@ class FrameworkAdapter(TorchrunAdapter):
         """Vote; a process that trains alone, without torch.distributed, has the only ballot."""
         is_alone = os.environ.get("WORLD_SIZE", "1") == "1"
         if is_alone and dist.is_available() and not dist.is_initialized():
-            if not self.loom.inert:
-                store = dist.HashStore()  # type: ignore[attr-defined]
-                self.vote_within(dist.ProcessGroupGloo(store, 0, 1, _TIMEOUT))
-            return
-        super()._begin_votes(process_group)
+            self._vote_alone()
+        else:
+            super()._begin_votes(process_group)
+
+    def _vote_alone(self) -> None:
+        if not self.loom.inert:
+            store = dist.HashStore()  # type: ignore[attr-defined]
+            self.vote_within(dist.ProcessGroupGloo(store, 0, 1, _TIMEOUT))
 
     def save(self) -> dict[str, Any]:
         """Return the step that is over, also during a vote, and the run-fenced knobs."""
@@ -96,6 +99,11 @@ class FrameworkAdapter(TorchrunAdapter):
         knobs = state["knobs"].items()
         other = {name: value for name, value in knobs if present.get(name) != value}
         super().restore({**state, "knobs": other})
+
+    def note_norm(self, norm: Any) -> None:
+        """Report the norm that the framework has computed as it clips: spares a second one."""
+        if self._optimizers is not None:
+            self._optimizers.know_norm(norm)
 
     def register_clipping(
         self, get: Callable[[], float | None], set: Callable[[float], object]
