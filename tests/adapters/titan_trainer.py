@@ -24,36 +24,43 @@ from torchtitan.trainer import Trainer
 WORDS = [f"w{number}" for number in range(200)]
 
 
-class JournalTrainer(Trainer):
-    """Writes each step before its boundary."""
-
-    @dataclass(kw_only=True, slots=True)
-    class Config(Trainer.Config):
-        pass
+class Journal:
+    """Writes each step of a trainer before its boundary."""
 
     losses: list
 
     def forward_backward_step(self, **named):
-        loss = super().forward_backward_step(**named)
-        self.losses.append(float(loss.detach()).hex())
-        return loss
-
-    def train_step(self, data_iterator):
-        line = {
-            "event": "step",
-            "step": self.step,
+        self.used = {
             "lr": next(iter(self.optimizers)).param_groups[0]["lr"],
             "clip": self.config.training.max_norm,
             "accumulate": self.gradient_accumulation_steps,
             "gc": self.gc_handler.gc_freq,
         }
+        loss = super().forward_backward_step(**named)
+        self.losses.append(float(loss.detach()).hex())
+        return loss
+
+    def train_step(self, data_iterator):
         self.losses = []
         super().train_step(data_iterator)
         time.sleep(float(os.environ.get("STEP_S", "0")))
-        line["losses"] = self.losses
+        line = {"event": "step", "step": self.step, "losses": self.losses}
+        line |= self.used | self.written()
         path = Path(os.environ["JOURNAL"]) / f"{dist.get_rank()}.jsonl"
         with path.open("a") as file:
             file.write(json.dumps(line) + "\n")
+
+    def written(self):
+        """Return what else to write of a step."""
+        return {}
+
+
+class JournalTrainer(Journal, Trainer):
+    """torchtitan's own trainer."""
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(Trainer.Config):
+        pass
 
 
 def sentences(path):
@@ -62,11 +69,15 @@ def sentences(path):
 
 
 def debug():
+    return reduced(llama3_debugmodel(), JournalTrainer)
+
+
+def reduced(base, trainer):
+    """Return a debug configuration as one of a test's trainer, with two layers and our data."""
     DATASETS["c4_test"] = DatasetConfig(
         path="", loader=sentences, sample_processor=lambda one: one["text"]
     )
-    base = llama3_debugmodel()
-    config = JournalTrainer.Config(**{one.name: getattr(base, one.name) for one in fields(base)})
+    config = trainer.Config(**{one.name: getattr(base, one.name) for one in fields(base)})
     config.hf_assets_path = str(Path(os.environ["JOURNAL"]) / "tokenizer")
     config.dump_folder = os.environ["JOURNAL"]
     config.training.seq_len, config.training.local_batch_size = 32, 2

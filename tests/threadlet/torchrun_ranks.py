@@ -15,8 +15,9 @@ from torchloom_core.wire.operations import FencedChange, Pause, Resume
 class Job:
     """All ranks of one torchrun, and their incarnations known to the Weaver."""
 
-    def __init__(self, process, folder, ranks, knobs):
+    def __init__(self, process, folder, ranks, knobs, group="g0"):
         self.process, self._folder, self.ranks = process, folder, range(ranks)
+        self.group = group
         self._knobs = set(knobs)
         self.hellos = {}
 
@@ -35,7 +36,7 @@ class Job:
                     e
                     for e in weaver.events
                     if isinstance(e, Hello)
-                    and e.worker == f"g0-{rank}"
+                    and e.worker == f"{self.group}-{rank}"
                     and (old is None or e.incarnation > old.incarnation)
                     and self._knobs <= {spec.name for spec in e.knobs}
                 ]
@@ -53,8 +54,8 @@ class Job:
         for rank, hello in self.hellos.items():
             if rank == self.ranks[-1]:
                 await self.goes_on()
-            await weaver.send(hello, operation, f"c{number}-{rank}", **fields)
-        return [await weaver.final(f"c{number}-{rank}") for rank in self.hellos]
+            await weaver.send(hello, operation, f"c{number}-{hello.worker}", **fields)
+        return [await weaver.final(f"c{number}-{each.worker}") for each in self.hellos.values()]
 
     def by_step(self, rank=0):
         """Return the different lines of each step: one, unless it came out otherwise once more."""
@@ -71,7 +72,7 @@ class Job:
             acks = await self.offer(weaver, number, Pause(), cause="v1")
             assert {ack.status for ack in acks} == {"applied"}, acks
             for rank in self.ranks:
-                await weaver.beat(lambda batch: batch.state == "paused", f"g0-{rank}")
+                await weaver.beat(lambda batch: batch.state == "paused", f"{self.group}-{rank}")
             assert len({len(self.journal(rank)) for rank in self.ranks}) == 1
             for rank, hello in self.hellos.items():
                 assert (await weaver.ask(hello, Resume(), f"r{rank}")).status == "applied"
@@ -91,7 +92,7 @@ class Starter:
         self._knobs = knobs
         self.started = []
 
-    def __call__(self, *arguments, ranks=2, restarts=3, name="", attached=True, **more):
+    def __call__(self, *arguments, ranks=2, restarts=3, name="", attached=True, group="g0", **more):
         folder = self._folder / name
         folder.mkdir(exist_ok=True)
         environment = os.environ | {"OMP_NUM_THREADS": "1", "TORCHLOOM_HEARTBEAT_S": "0.2"}
@@ -107,4 +108,4 @@ class Starter:
                 list(map(str, command)), env=environment | more, stderr=errors, cwd=folder
             )
         self.started.append(process)
-        return Job(process, folder, ranks, self._knobs)
+        return Job(process, folder, ranks, self._knobs, group)

@@ -1,10 +1,12 @@
 """The adapter for torchtitan: knobs of its trainer, its own checkpoints, and its way to stop."""
 
 import math
+from functools import partial
 from typing import Any
 
 from torchloom_threadlet.adapters.framework import FrameworkAdapter
 from torchloom_threadlet.adapters.torchtitan.measurements import Measurements
+from torchloom_threadlet.training.gradients import CLIP_NORM_DOC
 
 
 class TorchtitanAdapter(FrameworkAdapter):
@@ -38,27 +40,31 @@ class TorchtitanAdapter(FrameworkAdapter):
             self._register(pairs, clips=False)
         else:  # the norm of shards over several meshes is torchtitan's to compute
             self.loom.optimizer(*pairs)
-        register_knobs(self, trainer)
-        if trainer.checkpointer.enable and not trainer.checkpointer.load_only:
-            self.loom.on_checkpoint(self.save_now)
+        register_knobs(self.loom, trainer)
+        if saves(trainer):
+            self.loom.on_checkpoint(lambda: save_now(trainer))
         self.worker.starting.built()
 
     def leave(self) -> None:
         """Save, and wait until the checkpoint is written; the trainer then stops by itself."""
-        trainer = self._trainer
-        if trainer.checkpointer.enable and not trainer.checkpointer.load_only:
-            self.save_now()
+        if saves(self._trainer):
+            save_now(self._trainer)
 
-    def save_now(self) -> None:
-        """Save a full checkpoint, which all ranks have to call."""
-        trainer = self._trainer
-        checkpointer = trainer.checkpointer
-        interval, checkpointer.interval = checkpointer.interval, 1
-        try:  # as at its interval: with ``last_step`` it may save the model alone
-            checkpointer.save(trainer.step)
-        finally:
-            checkpointer.interval = interval
-        checkpointer.maybe_wait_for_saving()
+
+def saves(trainer: Any) -> bool:
+    """Return whether a trainer writes checkpoints."""
+    return bool(trainer.checkpointer.enable and not trainer.checkpointer.load_only)
+
+
+def save_now(trainer: Any) -> None:
+    """Save a full checkpoint, which all ranks have to call."""
+    checkpointer = trainer.checkpointer
+    interval, checkpointer.interval = checkpointer.interval, 1
+    try:  # as at its interval: with ``last_step`` it may save the model alone
+        checkpointer.save(trainer.step)
+    finally:
+        checkpointer.interval = interval
+    checkpointer.maybe_wait_for_saving()
 
 
 def interleaved(trainer: Any) -> list[Any]:
@@ -73,7 +79,7 @@ def has_one_mesh(trainer: Any) -> bool:
     return not (dimensions.pp_enabled or dimensions.ep_enabled)
 
 
-def register_knobs(adapter: FrameworkAdapter, trainer: Any) -> None:
+def register_knobs(loom: Any, trainer: Any) -> None:
     """Register what torchtitan reads anew at each step."""
     training, checkpointer = trainer.config.training, trainer.checkpointer
 
@@ -83,23 +89,25 @@ def register_knobs(adapter: FrameworkAdapter, trainer: Any) -> None:
     def clipping() -> float:
         return 0.0 if math.isinf(training.max_norm) else float(training.max_norm)
 
-    adapter.register_clipping(clipping, clip)
-    adapter.register_count(
-        "gradient_accumulation_steps",
-        lambda: trainer.gradient_accumulation_steps,
-        lambda count: setattr(trainer, "gradient_accumulation_steps", count),
-        "batches whose gradients are added up before each optimizer step",
-    )
-    adapter.register_count(
-        "gc_interval",
-        lambda: trainer.gc_handler.gc_freq,
-        lambda steps: setattr(trainer.gc_handler, "gc_freq", steps),
-        "steps between two runs of Python's garbage collection",
-    )
+    loom.knob("clip_norm", clipping, clip, low=0.0, fence="run", doc=CLIP_NORM_DOC)
+    counts = {
+        "gradient_accumulation_steps": (
+            trainer,
+            "gradient_accumulation_steps",
+            "batches whose gradients are added up before each optimizer step",
+        ),
+        "gc_interval": (
+            trainer.gc_handler,
+            "gc_freq",
+            "steps between two runs of Python's garbage collection",
+        ),
+    }
     if checkpointer.enable:
-        adapter.register_count(
-            "checkpoint_interval",
-            lambda: checkpointer.interval,
-            lambda steps: setattr(checkpointer, "interval", steps),
+        counts["checkpoint_interval"] = (
+            checkpointer,
+            "interval",
             "steps between two of torchtitan's own checkpoints",
         )
+    for name, (owner, attribute, doc) in counts.items():
+        get, put = partial(getattr, owner, attribute), partial(setattr, owner, attribute)
+        loom.knob(name, get, put, kind="int", low=1, fence="run", doc=doc)

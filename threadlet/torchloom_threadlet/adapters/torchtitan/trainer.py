@@ -1,6 +1,7 @@
 """A torchtitan trainer of any class whose ranks are attached: they vote between two steps."""
 
 import dataclasses
+import os
 from typing import Any
 
 from torchtitan.config import ConfigManager
@@ -8,7 +9,10 @@ from torchtitan.config import ConfigManager
 from torchloom_core.floor.errors import ConfigError
 from torchloom_threadlet.adapters.framework import attach_framework
 from torchloom_threadlet.adapters.torchtitan.adapter import TorchtitanAdapter
+from torchloom_threadlet.identity import PlacementArguments
 from torchloom_threadlet.loom import Loom
+
+GROUP_VARIABLES = ("TORCHLOOM_GROUP", "REPLICA_GROUP_ID")
 
 
 class LoomSteps:
@@ -25,11 +29,10 @@ class LoomSteps:
     def should_continue_training(self: Any) -> bool:
         """Report the step that is over, carry out commands, and return whether to train on."""
         if self.loom is None:  # a checkpoint is loaded, and no step made
-            adapter = TorchtitanAdapter(self)
-            self.loom = attach_framework(adapter)
+            self.loom = attach(self)
             self.loom.manage()
             if not self.loom.inert:
-                adapter.measurements.start()
+                self.loom.adapter.measurements.start()
         elif not self.loom.inert:
             measured = self.loom.adapter.measurements.take()
             if not self.loom.step(self.step, **measured):
@@ -43,6 +46,23 @@ class LoomSteps:
                 self.loom.adapter.measurements.end()
             self.loom.close()
         super().close()  # type: ignore[misc]
+
+
+def attach(trainer: Any) -> Loom:
+    """Return the loom of a trainer's rank; torchft's group 1 is ``g1``, unless it has a name."""
+    if not has_groups(trainer.config):
+        return attach_framework(TorchtitanAdapter(trainer))
+    from torchloom_threadlet.adapters.torchtitan.replica_groups import ReplicaGroupsAdapter
+
+    placement: PlacementArguments = {}
+    if not any(map(os.environ.get, GROUP_VARIABLES)):
+        placement["group"] = f"g{trainer.config.fault_tolerance.replica_id}"
+    return attach_framework(ReplicaGroupsAdapter(trainer), **placement)
+
+
+def has_groups(config: Any) -> bool:
+    """Return whether a trainer has torchft's replica groups."""
+    return bool(getattr(getattr(config, "fault_tolerance", None), "enable", False))
 
 
 def config_of(name: str) -> Any:
@@ -69,11 +89,6 @@ def attached(config: Any) -> Any:
     config : Trainer.Config
         Of torchtitan's trainer, or of a subclass of it.
 
-    Raises
-    ------
-    ConfigError
-        If it has torchft's replica groups: their ranks agree in another way.
-
     Examples
     --------
     >>> from torchloom_threadlet.adapters.torchtitan import attached  # doctest: +SKIP
@@ -83,8 +98,6 @@ def attached(config: Any) -> Any:
     owner, kind = type(config)._owner, type(config)
     if issubclass(owner, LoomSteps):
         return config
-    if getattr(getattr(config, "fault_tolerance", None), "enable", False):
-        raise ConfigError(f"{owner.__name__}: need fault_tolerance.enable = False, was True")
     body = {"__module__": __name__, "__qualname__": f"Attached{owner.__name__}.Config"}
     own: Any = dataclasses.dataclass(kw_only=True, slots=True)(type("Config", (kind,), body))
     type(f"Attached{owner.__name__}", (LoomSteps, owner), {"Config": own, "__module__": __name__})
