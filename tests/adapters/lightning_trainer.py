@@ -8,6 +8,7 @@ from pathlib import Path
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
+from torch.nn.utils import get_total_norm
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
@@ -26,6 +27,10 @@ class Journal(pl.Callback):
 
     def on_train_start(self, trainer, pl_module):
         self._step = trainer.global_step
+
+    def on_before_optimizer_step(self, trainer, pl_module, optimizer):
+        gradients = [one.grad for one in pl_module.parameters() if one.grad is not None]
+        pl_module.log("unclipped_norm", get_total_norm(gradients))
 
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
         time.sleep(self._step_s)

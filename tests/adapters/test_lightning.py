@@ -5,6 +5,7 @@ import signal
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from tests.adapters.contract_ranks import ranks_of
@@ -16,6 +17,7 @@ from torchloom_threadlet.testing import AdapterContract
 pytestmark = [needs("lightning"), pytest.mark.integration]
 TRAINER = Path(__file__).parent / "lightning_trainer.py"
 ADMITTED_WITH = ("lr", "batch_size")
+OWN_NORM = "unclipped_norm"
 
 
 def steps_of(job, rank=0):
@@ -73,6 +75,18 @@ async def test_ranks_change_pause_save_rewind_and_leave_at_one_step(weaver, star
     assert await job.end() == 0
     (end,) = {ack.step for ack in left}
     assert (tmp_path / "checkpoints" / f"last-step={end}.ckpt").exists()
+    norms = [row for batch in weaver.telemetry for row in columns(batch, "grad_norm", OWN_NORM)]
+    assert len(norms) > 20
+    assert all(norm == pytest.approx(own) for norm, own in norms)
+
+
+def columns(batch, *names):
+    """Return the values of these metrics in each sample of a batch that has them."""
+    if not set(names) <= set(batch.metrics):
+        return []
+    rows = np.frombuffer(batch.values).reshape(-1, len(batch.metrics))
+    found = rows[:, [batch.metrics.index(name) for name in names]]
+    return found[~np.isnan(found).any(axis=1)].tolist()
 
 
 @pytest.mark.long

@@ -76,6 +76,53 @@ def test_a_skipped_update_changes_neither_weights_nor_state():
     assert gradients.update_norm > 0
 
 
+def test_gradients_of_a_closure_are_measured_clipped_and_skipped_after_it_has_computed_them():
+    model, inner, gradients = build(sgd, clip_norm=0.5)
+    norms = []
+
+    def closure(scale=1.0):
+        backward(model, scale)
+        norms.append(gradient(model).norm())
+        return scale
+
+    inner.step(lambda: closure(2.0))
+    assert inner.step(closure=closure) == 1.0
+    torch.testing.assert_close(gradients.grad_norm, norms[1])
+    torch.testing.assert_close(gradients.update_norm, torch.tensor(0.5), rtol=1e-4, atol=0)
+    before = flat(model.parameters()).clone()
+    gradients.skip_next()
+    inner.step(closure)
+    assert torch.equal(flat(model.parameters()), before)
+    inner.step(closure)
+    assert not torch.equal(flat(model.parameters()), before)
+
+
+def test_a_skip_of_a_step_whose_closure_is_called_several_times_skips_it_alone():
+    model, inner, gradients = build(lambda some: torch.optim.LBFGS(some, lr=0.1, max_iter=4))
+    before = flat(model.parameters()).clone()
+    gradients.skip_next(2)
+
+    def closure():
+        backward(model)
+        return 1.0
+
+    for _ in range(2):
+        inner.step(closure)
+        assert torch.equal(flat(model.parameters()), before)
+    inner.step(closure)
+    assert not torch.equal(flat(model.parameters()), before)
+
+
+def test_a_norm_that_is_known_is_not_computed_again():
+    model, inner, gradients = build()
+    gradients.known_norm = torch.tensor(7.0)
+    for expected in (7.0, None):
+        backward(model)
+        inner.step()
+        expected = gradient(model).norm() if expected is None else torch.tensor(expected)
+        torch.testing.assert_close(gradients.grad_norm, expected)
+
+
 def test_noise_is_equal_on_all_ranks_and_differs_between_steps():
     noises = []
     for step in (3, 3, 4):

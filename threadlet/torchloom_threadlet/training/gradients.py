@@ -1,8 +1,8 @@
 """Clips, adds noise to and measures gradients between their reduction and the update.
 
-A hook before the optimizer's step, where gradients are final, and one after it. For the built-in
-knobs ``clip_norm``, ``gradient_noise`` and ``skip_updates``, and for the figures ``grad_norm`` and
-``update_norm`` of each step::
+A hook before the optimizer's step, where gradients are final, or after the closure that computes
+them, and one after the step. For the built-in knobs ``clip_norm``, ``gradient_noise`` and
+``skip_updates``, and for the figures ``grad_norm`` and ``update_norm`` of each step::
 
     gradients = Gradients(optimizer, step=manager.current_step, clip_norm=1.0)
     ...
@@ -40,6 +40,8 @@ class Gradients:
     ``skips``: how many of the next updates are skipped.
     ``grad_norm``: global norm of the last step's gradients before clipping, 0-d. NaN before the
     first step.
+    ``known_norm``: that of the gradients to come, if a framework that clips has computed it; the
+    next step takes it.
     ``update_norm``: global norm of the last step's change of the weights, 0-d.
     """
 
@@ -60,6 +62,8 @@ class Gradients:
         self.skips = 0
         self._before: list[Tensor] = []
         self._measured: list[Tensor] = []
+        self._is_evaluated = self._skips_this = False
+        self.known_norm: Tensor | None = None
         self.grad_norm = self.update_norm = torch.tensor(math.nan)
         optimizer.register_step_pre_hook(self._before_step)
         optimizer.register_step_post_hook(self._after_step)
@@ -115,19 +119,39 @@ class Gradients:
             doc="how many of the next updates are skipped",
         )
 
+    def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> Any:
+        """Act on the gradients now, or where a closure is passed, after it has computed them."""
+        self._is_evaluated = False
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        if closure is None:
+            self._act(optimizer)
+            return None
+
+        def evaluated() -> Any:
+            loss = closure()
+            self._act(optimizer)
+            return loss
+
+        return args[:1], {**kwargs, "closure": evaluated}
+
     @torch.no_grad()
-    def _before_step(self, optimizer: Any, args: object, kwargs: object) -> None:
+    def _act(self, optimizer: Any) -> None:
         parameters = [
             parameter
             for group in optimizer.param_groups
             for parameter in group["params"]
             if parameter.grad is not None
         ]
-        norm = get_total_norm([parameter.grad for parameter in parameters])
-        self.grad_norm = norm = _whole(norm)
-        if self.skips:
-            self.skips -= 1
-            self._measured = []
+        norm, self.known_norm = self.known_norm, None
+        if norm is None:
+            norm = get_total_norm([parameter.grad for parameter in parameters])
+        norm = _whole(norm)
+        is_first, self._is_evaluated = not self._is_evaluated, True
+        if is_first:  # of a step whose closure may be called several times
+            self.grad_norm, self._measured = norm, []
+            self._skips_this = self.skips > 0
+            self.skips -= self._skips_this
+        if self._skips_this:
             for parameter in parameters:
                 parameter.grad = None  # an optimizer skips a parameter without a gradient
             return
@@ -135,14 +159,17 @@ class Gradients:
             clip_grads_with_norm_(parameters, self._clip_norm, norm)
         if self._noise:
             self._add_noise(parameters)
-        self._measured = parameters if self._measure_update else []
-        if self._measured:
-            if not _alike(self._before, self._measured):
-                self._before = [torch.empty_like(parameter) for parameter in self._measured]
-            # DTensors have no foreach copy.
-            torch._foreach_copy_(
-                [_local(copy) for copy in self._before], [_local(one) for one in self._measured]
-            )
+        if is_first and self._measure_update:
+            self._keep_weights(parameters)
+
+    def _keep_weights(self, parameters: list[Tensor]) -> None:
+        self._measured = parameters
+        if not _alike(self._before, parameters):
+            self._before = [torch.empty_like(parameter) for parameter in parameters]
+        # DTensors have no foreach copy.
+        torch._foreach_copy_(
+            [_local(copy) for copy in self._before], [_local(one) for one in parameters]
+        )
 
     @torch.no_grad()
     def _after_step(self, optimizer: Any, args: object, kwargs: object) -> None:
@@ -193,6 +220,11 @@ class ManagedOptimizers:
             gradients = Gradients(each.optimizer, step=step, measure_update=measure_update)
             gradients.register(each.within(loom), clips=clips)
             self._gradients.append((each.prefix, gradients))
+
+    def know_norm(self, norm: Tensor | float) -> None:
+        """Spare the next step the norm of its gradients, where one optimizer has them all."""
+        if len(self._gradients) == 1:
+            self._gradients[0][1].known_norm = torch.as_tensor(norm)
 
     def figures(self) -> dict[str, Tensor]:
         """Return the measurements of the last step, by their names in telemetry."""

@@ -59,7 +59,7 @@ class AccelerateAdapter(FrameworkAdapter):
         self._register(parts, measure_update=measure_update, clips=clips)
         if not has_engine:  # which counts and clips by itself
             if self._clipping is None:
-                self._clipping = Clipping(accelerator, self._leave_clipping)
+                self._clipping = Clipping(accelerator, self._leave_clipping, self.note_norm)
             self.register_count(
                 "gradient_accumulation_steps",
                 lambda: accelerator.gradient_accumulation_steps,

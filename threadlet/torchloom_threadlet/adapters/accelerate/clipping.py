@@ -16,6 +16,8 @@ class Clipping:
         The script's.
     begin : callable
         Called before the script's first clipping; from then on torchLoom does not clip.
+    note : callable
+        Called with the norm of each step's gradients, before clipping.
 
     Attributes
     ----------
@@ -27,8 +29,10 @@ class Clipping:
         Leaves the Accelerator as it was.
     """
 
-    def __init__(self, accelerator: Any, begin: Callable[[], None]) -> None:
-        self._clip, self._begin = accelerator.clip_grad_norm_, begin
+    def __init__(
+        self, accelerator: Any, begin: Callable[[], None], note: Callable[[Any], None]
+    ) -> None:
+        self._clip, self._begin, self._note = accelerator.clip_grad_norm_, begin, note
         self._given: float | None = None
         self.wanted: float | None = None
         self.norm: Any = None
@@ -50,4 +54,5 @@ class Clipping:
             self._begin()
         limit = max_norm if self.wanted is None else (self.wanted or math.inf)
         self.norm = self._clip(parameters, limit, *rest, **more)
+        self._note(self.norm)
         return self.norm

@@ -5,6 +5,9 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from lightning.pytorch.plugins.precision import Precision
+from torch.nn.utils import clip_grad_norm_
+
 from torchloom_threadlet.adapters.framework import FrameworkAdapter
 from torchloom_threadlet.adapters.lightning.batch_size import BatchSize
 from torchloom_threadlet.adapters.lightning.resume import resume_loaders
@@ -111,7 +114,13 @@ class LightningAdapter(FrameworkAdapter):
             if not weights_only:
                 self.note_saved(str(filepath))
 
+        def clip_grad_by_norm(optimizer: Any, clip_val: float) -> None:
+            self.note_norm(clip_grad_norm_(precision.main_params(optimizer), clip_val))
+
+        precision = trainer.precision_plugin
+        clips = type(precision).clip_grad_by_norm is Precision.clip_grad_by_norm
         undo = (
+            *([replaced(precision, "clip_grad_by_norm", clip_grad_by_norm)] if clips else []),
             replaced(trainer, "save_checkpoint", save_checkpoint),
             replaced(loop, "run", lambda: self._run(run)),
             replaced(

@@ -133,7 +133,8 @@ class TorchLoomCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
     def _watch(self, trainer: Any) -> list[Any]:
         """Have each batch counted, and its loss and the norm of a step's gradients kept."""
         self._trainer, train, norm_of = trainer, trainer.training_step, trainer._get_grad_norm
-        reports = not self.loom.inert
+        reports, adapter = not self.loom.inert, self._adapter
+        assert adapter is not None
 
         def training_step(*arguments: Any, **named: Any) -> Any:
             loss = train(*arguments, **named)
@@ -143,8 +144,9 @@ class TorchLoomCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
             return loss
 
         def get_grad_norm(*arguments: Any, **named: Any) -> Any:
-            self._grad_norm = norm_of(*arguments, **named)
-            return self._grad_norm
+            self._grad_norm = norm = norm_of(*arguments, **named)
+            adapter.note_norm(norm)
+            return norm
 
         undo = [replaced(trainer, "training_step", training_step)]
         if reports:
