@@ -26,7 +26,7 @@ UNITS := -m "not integration and not slow and not long" --hypothesis-profile qui
 # Where Python can watch lines by itself (3.12 and on), coverage costs next to nothing.
 MONITOR = $(shell $(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 12))' && echo COVERAGE_CORE=sysmon)
 
-.PHONY: demo test page long quick units coverage wheel bench docs lint lock clean
+.PHONY: demo test page long frameworks quick units coverage wheel bench docs lint lock clean
 
 demo: $(READY)
 	$(BIN)/torchloom demo
@@ -49,6 +49,11 @@ long: page
 	$(BIN)/python $(PYTEST) -m long --ignore tests/browser --deselect tests/integration/test_demo.py \
 		--deselect tests/packaging/test_third_party.py
 	$(BIN)/python $(PYTEST) -m slow --hypothesis-profile some
+
+# The adapter of each framework with its oldest and newest version, in about an hour; it writes the
+# table of docs/integrations/versions.md. DeepSpeed, torchtitan and Monarch are tested here alone.
+frameworks: $(READY)
+	$(BIN)/python .ci/framework_versions.py --torch "$(TORCH)" $(FRAMEWORKS)
 
 # In under a minute: what needs no process and computes little.
 quick: lint units
