@@ -1,6 +1,5 @@
 """What an actor that trains calls, and the mark of its endpoint."""
 
-import asyncio
 import contextlib
 import functools
 import inspect
@@ -19,6 +18,9 @@ from torchloom_threadlet.loom import Loom
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+_STOPS = ("CancelledError", "KeyboardInterrupt")
+"""By which Monarch stops an actor; the first is asyncio's."""
 
 _present: Loom | None = None
 """Of this process, which is one worker whatever actors it has."""
@@ -106,14 +108,13 @@ def _reported() -> Iterator[None]:
     before = _present
     try:
         yield
-    except (KeyboardInterrupt, asyncio.CancelledError):  # Monarch stops the actor
-        _close(before)
-        raise
     except BaseException as error:
         if isinstance(error, SystemExit) and not error.code:
             _close(before)  # a loop that continued after its drain: the actor itself stays
             return
-        if _present is not None:
+        if type(error).__name__ in _STOPS:
+            _close(before)
+        elif _present is not None:
             cast("MonarchAdapter", _present.adapter).fail(error)
         raise
     _close(before)
