@@ -1,9 +1,7 @@
 """The adapter for torchtitan's torchft trainer: several groups of ranks, and torchft between them.
 
-Three things of torchtitan's differ while it is attached. The quorum is awaited before the forward
-pass, else the ranks of a group could not vote. The state that a joining group loads has the present
-learning rate, where torchtitan gives the rate of its start. And it has the base of the schedule,
-which torchtitan leaves out, and which the knob ``lr`` scales.
+The quorum is awaited before the forward pass, else the ranks of a group could not vote; and a
+joining group is given another state: :mod:`torchloom_threadlet.adapters.torchtitan.given_state`.
 """
 
 import logging
@@ -19,13 +17,9 @@ from torchloom_threadlet.adapters.torchtitan.adapter import (
     save_now,
     saves,
 )
+from torchloom_threadlet.adapters.torchtitan.given_state import give_own_state
 from torchloom_threadlet.adapters.torchtitan.measurements import Measurements
 from torchloom_threadlet.training.gradients import ManagedOptimizers
-
-_KEY = "set_state_dict_fns"
-"""Under which torchft holds the state functions of torchtitan's checkpointer."""
-
-_SCHEDULE, _BASE = "lr_scheduler", "base_lrs"
 
 _logger = logging.getLogger(__name__)
 
@@ -68,7 +62,7 @@ class ReplicaGroupsAdapter(TorchftAdapter):
             return
         manager = trainer.ft_manager.manager
         manager._use_async_quorum = False
-        give_present_rates(manager, trainer)
+        give_own_state(manager, trainer)
         super().manage(manager)
         can_vote = self.worker.changes.can_vote
         pairs = interleaved(trainer)
@@ -105,27 +99,3 @@ def semi_synchronous(trainer: Any) -> list[Any]:
     hooks = trainer.optimizers._optimizer_step_pre_hooks.values()
     owners = [getattr(hook, "__self__", None) for hook in hooks]
     return [owner for owner in owners if isinstance(owner, DiLoCo | LocalSGD)]
-
-
-def give_present_rates(manager: Any, trainer: Any) -> None:
-    """Give a joining group, and a checkpoint, the optimizers' present rates and their base."""
-    optimizers, schedulers = trainer.optimizers, trainer.lr_schedulers.schedulers
-    give, load = manager._user_state_dicts[_KEY], manager._load_state_dict_fns[_KEY]
-
-    def present() -> dict[str, Any]:
-        optimizers.init_cache_state_dict()
-        return dict(optimizers.cache_state_dict)
-
-    def given() -> dict[str, Any]:
-        state: dict[str, Any] = give()
-        bases = [list(scheduler.base_lrs) for scheduler in schedulers]
-        return state | {_SCHEDULE: {**state[_SCHEDULE], _BASE: bases}}
-
-    def loaded(state: dict[str, Any]) -> None:
-        # A group that is not attached gives no base.
-        for scheduler, base in zip(schedulers, state[_SCHEDULE].get(_BASE, ()), strict=False):
-            scheduler.base_lrs = list(base)
-        load(state)
-
-    optimizers.state_dict = present
-    manager._user_state_dicts[_KEY], manager._load_state_dict_fns[_KEY] = given, loaded
