@@ -1,18 +1,23 @@
 """Monarch's actors change, pause and save at one step, and their failures are reported."""
 
+import asyncio
 import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import psutil
 import pytest
 
 from tests.adapters.contract_ranks import ranks_of
 from tests.adapters.installed import needs
+from tests.deadlines import DEADLINE_S
 from tests.docs.attached import SCRIPTS, attached
 from tests.integration.conftest import start_run, until  # noqa: F401 - the fixture
 from torchloom_core.floor.errors import ConfigError
+from torchloom_core.wire.messages import Exit, Hello
+from torchloom_core.wire.operations import Drain, SetKnob
 from torchloom_threadlet.testing import AdapterContract
 
 pytestmark = [needs("monarch"), pytest.mark.integration, pytest.mark.long]
@@ -174,10 +179,46 @@ def test_without_a_weaver_losses_are_those_of_the_script_alone(start):
         assert len(losses[0]) == 60
 
 
-def test_a_mark_above_the_endpoint_is_refused_in_one_line():
+def test_a_wrong_place_is_refused_in_one_line():
     from monarch.actor import endpoint
 
     from torchloom_threadlet.adapters.monarch import training
 
     with pytest.raises(ConfigError, match="write @training below @endpoint"):
         training(endpoint(lambda self: None))
+
+
+@pytest.fixture
+def actor(join_file, tmp_path, end_with_sidecars):
+    own = {"TORCHLOOM_JOIN": str(join_file), "TORCHLOOM_HEARTBEAT_S": "0.2"}
+    command = [sys.executable, Path(__file__).parent / "monarch_actor.py"]
+    with (tmp_path / "out").open("w") as out:
+        process = subprocess.Popen(command, env=os.environ | own, stdout=out, stderr=out)
+    yield process
+    end_with_sidecars(process)
+
+
+async def enrolled(weaver, after=0):
+    """Admit an incarnation after this one, once its knob is registered."""
+
+    def found():
+        return [
+            event.incarnation
+            for event in weaver.events
+            if isinstance(event, Hello) and event.incarnation > after and "fails" in event.values
+        ]
+
+    return await weaver.admit(incarnation=(await weaver.until(found))[0])
+
+
+async def test_an_endpoint_that_raises_is_a_fault_and_may_be_called_again(weaver, actor):
+    first = await enrolled(weaver)
+    ack = await weaver.ask(first, SetKnob(knob="fails", value=True))
+    assert ack.status == "applied", ack
+    end = await weaver.event(Exit)
+    assert (end.expected, end.error) == (False, "RuntimeError: no more data")
+    weaver.enrolment.release(first.worker)
+    again = await enrolled(weaver, first.incarnation)
+    assert again.pid == first.pid
+    assert (await weaver.ask(again, Drain(), "c2")).status == "applied"
+    assert await asyncio.to_thread(actor.wait, DEADLINE_S) == 0
