@@ -74,8 +74,9 @@ class Job:
             for rank in self.ranks:
                 await weaver.beat(lambda batch: batch.state == "paused", f"{self.group}-{rank}")
             assert len({len(self.journal(rank)) for rank in self.ranks}) == 1
-            for rank, hello in self.hellos.items():
-                assert (await weaver.ask(hello, Resume(), f"r{rank}")).status == "applied"
+            for hello in self.hellos.values():
+                ack = await weaver.ask(hello, Resume(), f"r-{hello.worker}")
+                assert ack.status == "applied"
         await self.goes_on()
 
     async def end(self):
