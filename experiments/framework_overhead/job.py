@@ -178,6 +178,31 @@ def with_deepspeed(steps: int, is_attached: bool, times: Times) -> None:
         engine.step()
 
 
+def with_torchtitan(steps: int, is_attached: bool, times: Times) -> None:
+    """Train torchtitan's debug model, two layers of it, by FSDP."""
+    from tests.adapters.titan_trainer import debug, write_tokenizer
+
+    os.environ["JOURNAL"] = str(Path.cwd())
+    write_tokenizer(Path.cwd() / "tokenizer")
+    config = debug()
+    config.training.seq_len, config.training.steps = 128, steps
+    config.checkpoint.enable = False
+    if is_attached:
+        from torchloom_threadlet.adapters.torchtitan import attached
+
+        config = attached(config)
+    trainer = config.build()
+    step = trainer.train_step
+
+    def timed_step(batches: Any) -> None:
+        times.mark()
+        step(batches)
+
+    trainer.train_step = timed_step
+    trainer.train()
+    trainer.close()
+
+
 def with_ray(steps: int, is_attached: bool, times: Times) -> None:
     """Train with two workers of Ray Train, which this process starts."""
     from ray.train import RunConfig, ScalingConfig
@@ -228,6 +253,7 @@ JOBS = {
     "transformers": with_transformers,
     "accelerate": with_accelerate,
     "deepspeed": with_deepspeed,
+    "torchtitan": with_torchtitan,
     "ray": with_ray,
 }
 

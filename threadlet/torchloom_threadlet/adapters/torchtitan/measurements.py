@@ -5,6 +5,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from torchtitan.distributed import utils
+
 from torchloom_threadlet.adapters.replaced import replaced
 
 _LOGGER = "torchtitan.structured_logger"
@@ -36,10 +38,10 @@ class Measurements:
         self._trainer, self._spans = trainer, Spans()
         self._logged: dict[str, float] = {}
         self._tokens, self._since_s = 0, 0.0
-        self._undo: Callable[[], None] = lambda: None
+        self._undo: tuple[Callable[[], None], ...] = ()
 
-    def start(self) -> None:
-        """Listen from now on."""
+    def start(self, note_norm: Callable[[Any], None]) -> None:
+        """Listen from now on; ``note_norm`` gets the norm of each step's gradients."""
         trainer = self._trainer
         logging.getLogger(_LOGGER).addHandler(self._spans)
         log = trainer.metrics_processor.log
@@ -48,13 +50,24 @@ class Measurements:
             self._logged = {"loss": loss, "max_loss": max_loss, "grad_norm": norm}
             log(step, loss, max_loss, norm, **more)
 
-        self._undo = replaced(trainer.metrics_processor, "log", logged)
+        clip = utils.clip_grad_norm_
+
+        def clipped(*arguments: Any, **named: Any) -> Any:
+            norm = clip(*arguments, **named)
+            note_norm(norm)
+            return norm
+
+        self._undo = (
+            replaced(trainer.metrics_processor, "log", logged),
+            replaced(utils, "clip_grad_norm_", clipped),
+        )
         self._tokens, self._since_s = trainer.ntokens_seen, time.perf_counter()
 
     def end(self) -> None:
         """Leave the trainer as it was."""
         logging.getLogger(_LOGGER).removeHandler(self._spans)
-        self._undo()
+        for undo in self._undo:
+            undo()
 
     def take(self) -> dict[str, float]:
         """Return the metrics of the step that is over."""

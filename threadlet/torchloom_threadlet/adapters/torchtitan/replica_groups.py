@@ -83,6 +83,11 @@ class ReplicaGroupsAdapter(TorchftAdapter):
         if saves(trainer):
             loom.on_checkpoint(lambda: save_now(trainer))
 
+    def note_norm(self, norm: Any) -> None:
+        """Report the norm that torchtitan has computed as it clips: spares a second one."""
+        if self._optimizers is not None:
+            self._optimizers.know_norm(norm)
+
     def boundary(self, step: int | None) -> Any:
         """Return torchft's step, which all groups count alike, and what it waited for."""
         return super().boundary(None)

@@ -32,7 +32,8 @@ class LoomSteps:
             self.loom = attach(self)
             self.loom.manage()
             if not self.loom.inert:
-                self.loom.adapter.measurements.start()
+                adapter = self.loom.adapter
+                adapter.measurements.start(adapter.note_norm)
         elif not self.loom.inert:
             measured = self.loom.adapter.measurements.take()
             if not self.loom.step(self.step, **measured):
