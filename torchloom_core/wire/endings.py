@@ -61,12 +61,14 @@ def in_words(status: int | None, *, expected: bool, step: int = -1, error: str =
     'was killed by SIGKILL before its first step'
     """
     when = f"after step {step}" if step >= 0 else "before its first step"
-    return f"{_how(status, expected=expected)} {when}{f': {error}' if error else ''}"
+    return f"{_how(status, expected=expected, error=error)} {when}{f': {error}' if error else ''}"
 
 
-def _how(status: int | None, *, expected: bool) -> str:
+def _how(status: int | None, *, expected: bool, error: str) -> str:
     if expected and status in (0, None):
         return "finished"
+    if status is None and error:  # the process itself may continue
+        return "ended by an error"
     if status is None:
         return "ended with unknown status (its parent reaped it)"
     if status in _INTERRUPTED:
