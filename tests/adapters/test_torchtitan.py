@@ -41,6 +41,22 @@ def test_a_configuration_that_does_not_exist_is_named_in_one_line():
         config_of("no_such.debug")
 
 
+def test_a_trainer_that_fails_does_not_leave_on_purpose():
+    from torchloom_threadlet.adapters.torchtitan.trainer import LoomSteps
+
+    closed = []
+    plain = type("Plain", (), {"close": lambda self: closed.append("trainer")})
+    trainer = type("Attached", (LoomSteps, plain), {})()
+    trainer.loom = SimpleNamespace(inert=True, close=lambda: closed.append("loom"))
+    try:
+        [].pop()
+    except IndexError:
+        trainer.close()
+    assert closed == ["trainer"]
+    trainer.close()
+    assert closed == ["trainer", "loom", "trainer"]
+
+
 async def test_ranks_change_pause_save_and_leave_at_one_step(weaver, start, tmp_path):
     job = start("--step-s", 0.05)
     await job.admit(weaver)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import sys
 from typing import Any
 
 from torchtitan.config import ConfigManager
@@ -41,8 +42,8 @@ class LoomSteps:
         return bool(super().should_continue_training())  # type: ignore[misc]
 
     def close(self: Any) -> None:
-        """Leave on purpose: the end of training is no failure."""
-        if self.loom is not None:
+        """Leave on purpose, unless torchtitan closes a trainer that has failed."""
+        if self.loom is not None and sys.exc_info()[0] is None:
             if not self.loom.inert:
                 self.loom.adapter.measurements.end()
             self.loom.close()
