@@ -29,10 +29,10 @@ def start_group(start):
         heartbeat_timeout_ms=3000,
     )
 
-    def start_group(number, *arguments, **more):
+    def start_group(number, *arguments, name="", **more):
         more |= {"TORCHFT_LIGHTHOUSE": lighthouse.address(), "TORCHFT_QUORUM_RETRIES": "100"}
-        name = f"g{number}"
-        return start("--group", number, *arguments, name=name, group=name, restarts=0, **more)
+        more |= {"name": name or f"g{number}", "group": f"g{number}"}
+        return start("--group", number, *arguments, restarts=0, **more)
 
     yield start_group
     lighthouse.shutdown()
@@ -125,3 +125,13 @@ async def test_the_inner_steps_between_two_syncs_change_in_both_groups(weaver, s
             for job in jobs
         )  # of the first line of each, which is the sync's own
         assert all(one[number] == other[number] for number in one.keys() & other.keys() - {0})
+
+
+async def test_without_a_weaver_a_group_has_the_losses_of_the_plain_trainer_to_the_bit(start_group):
+    found = []
+    for name, arguments in (("inert", ()), ("plain", ("--plain",))):
+        job = start_group(0, "--steps", 6, *arguments, name=name, attached=False)
+        assert await job.end() == 0
+        found.append([job.by_step(rank) for rank in job.ranks])
+    assert found[0] == found[1]
+    assert len(found[0][0]) == 6

@@ -47,15 +47,20 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--journal", type=Path, required=True)
     parser.add_argument("--group", required=True)
-    parser.add_argument("--step-s", default="0.1")
+    parser.add_argument("--step-s", default="0.3")
+    parser.add_argument("--steps", default="100000")
+    parser.add_argument("--plain", action="store_true", help="not attached")
     parser.add_argument("--method", help="local_sgd or diloco; else all gradients are reduced")
     options = parser.parse_args()
     os.environ |= {"JOURNAL": str(options.journal), "STEP_S": options.step_s}
     write_tokenizer(options.journal / "tokenizer")
-    sys.argv = ["train.py", "--module", "torchloom_threadlet.adapters.torchtitan"]
-    sys.argv += ["--config", "tests.adapters.titan_groups.debug_group"]
+    module = ["--module", "torchloom_threadlet.adapters.torchtitan"]
+    module += ["--config", "tests.adapters.titan_groups.debug_group"]
+    if options.plain:
+        module = ["--module", "tests.adapters.titan_groups", "--config", "debug_group"]
+    sys.argv = ["train.py", *module, "--training.steps", options.steps]
     sys.argv += ["--fault_tolerance.replica_id", options.group]
-    sys.argv += ["--training.steps", "100000", "--lr_scheduler.total_steps", "1000"]
+    sys.argv += ["--lr_scheduler.total_steps", "1000"]
     if options.method:
         sys.argv += ["--fault_tolerance.semi_sync_method", options.method]
         sys.argv += ["--fault_tolerance.sync_steps", "6"]
