@@ -1,6 +1,7 @@
 """Lightning's ranks change, pause, save, rewind and leave at one step, and resume exactly."""
 
 import os
+import shutil
 import signal
 from pathlib import Path
 from types import SimpleNamespace
@@ -103,6 +104,27 @@ async def test_a_killed_rank_resumes_in_mid_epoch_bitwise(weaver, start):
     for rank in job.ranks:
         assert steps_of(job, rank) == steps_of(alone, rank)
         assert len(job.journal(rank)) > 60
+
+
+@pytest.mark.long
+async def test_a_save_that_fails_on_one_rank_fails_on_all_and_training_continues(
+    weaver, start, tmp_path
+):
+    job = start("--every", 1_000_000)
+    await job.admit(weaver)
+    folder = tmp_path / "checkpoints"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.touch()  # rank 0 alone writes into it
+    for number, operation in enumerate((Checkpoint(), Drain()), start=1):
+        acks = await job.offer(weaver, number, operation)
+        assert {ack.status for ack in acks} == {"failed"}, acks
+        assert "no checkpoint: rank 0: " in "".join(ack.detail for ack in acks)
+        await job.goes_on(steps=3)
+    folder.unlink()
+    acks = await job.offer(weaver, 3, Drain())
+    assert {ack.status for ack in acks} == {"applied"}, acks
+    assert await job.end() == 0
+    assert len([*folder.glob("last-step=*.ckpt")]) == 1
 
 
 @pytest.mark.long

@@ -243,6 +243,14 @@ def test_a_harmful_change_is_rolled_back_and_counts_as_failed(run):
     assert run.kernel.arbiter.grants[verdict].failed
 
 
+def test_a_scheduled_rate_is_rolled_back_to_what_it_was_when_it_was_changed(run):
+    for index in range(20):
+        watch(run, 2.0 + (0.01, -0.01)[index % 2], 1)
+    ack_all(run, sent(run.ask(ChangeKnobs(values={"lr": 0.9}))), before={"lr": 0.07})
+    proposed = only(Proposed, watch(run, 5.0, 10))
+    assert proposed.proposal.action == ChangeKnobs(values={"lr": 0.07})
+
+
 def test_a_harmless_change_stays(run):
     watch(run, 2.0, 20)
     ack_all(run, sent(run.ask(ChangeKnobs(values={"lr": 0.2}))))

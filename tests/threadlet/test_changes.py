@@ -20,7 +20,7 @@ class Rank:
 
     def __init__(self):
         self.settled = []
-        self.changes = Changes(lambda *end: self.settled.append(end))
+        self.changes = Changes(lambda *end: self.settled.append(end[:4]))
 
     def offer(self, number, deadline_ns=LATE_NS, cause="p1", do=None):
         operation = FencedChange(number=number, do=do or SetKnobs(values={"lr": float(number)}))

@@ -116,19 +116,33 @@ class Adapter:
         """Vote no more: the loom is closed, or a vote has failed."""
 
     def save(self) -> dict[str, Any]:
-        """Return the step and the run-fenced knobs, for the script's own checkpoint."""
-        return {"step": whole(self.worker.step), "knobs": self.worker.actuators.fenced_values()}
+        """Return the step and the run-fenced knobs, for the script's own checkpoint.
+
+        ``set`` holds the values to which knobs were set that a schedule has moved since.
+        """
+        present, known = self.worker.actuators.fenced_values(), self.worker.actuators.values
+        moved = {name for name, value in present.items() if known.get(name, value) != value}
+        return {
+            "step": whole(self.worker.step),
+            "knobs": present,
+            "set": {name: known[name] for name in moved},
+        }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue from what :meth:`save` returned; exit if a knob cannot be set."""
+        """Continue from what :meth:`save` returned; exit if a knob cannot be set.
+
+        Knobs that have their values already, as the optimizer's with its state, stay as they are.
+        """
         worker = self.worker
         worker.step = state["step"]
         registered = {spec.name for spec in worker.actuators.specs}
         for name in sorted(state["knobs"].keys() - registered):
             _logger.warning("knob %s of the checkpoint is not registered: it is ignored", name)
-        worker.actuators.set_like_others(
-            {name: value for name, value in state["knobs"].items() if name in registered}
-        )
+        for name, value in state["knobs"].items():
+            if name in registered and worker.actuators.fenced_values().get(name) != value:
+                worker.actuators.set_like_others({name: value})
+        for name, value in state.get("set", {}).items():
+            worker.actuators.hold(name, value)
         worker.announce()
 
 
@@ -151,4 +165,5 @@ class PlainAdapter(Adapter):
 
     def save(self) -> dict[str, Any]:
         """Return the step and all knobs."""
-        return super().save() | {"knobs": self.worker.actuators.values}
+        saved = super().save()
+        return saved | {"knobs": self.worker.actuators.values | saved["knobs"]}

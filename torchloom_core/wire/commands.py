@@ -7,6 +7,7 @@ import msgspec
 from torchloom_core.wire.limits import (
     Count,
     Id,
+    KnobValues,
     Name,
     ShortText,
     Stamp,
@@ -52,7 +53,8 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True, tag="ack"):
     """The status of a command, reported by its Threadlet.
 
     ``epoch`` is that of the copy of the command: a restarted Weaver sends commands in flight
-    again under its own epoch. ``measured`` is the result of a probe.
+    again under its own epoch. ``measured`` is the result of a probe, ``before`` the values that a
+    change of run-fenced knobs has replaced: a schedule may have moved them since they were set.
     """
 
     command: Id
@@ -64,5 +66,6 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True, tag="ack"):
     step: Step = -1
     detail: Text = ""
     measured: Measured | None = None
+    before: KnobValues | None = None
     ts_ns: Stamp = 0
     v: Version = SCHEMA_VERSION

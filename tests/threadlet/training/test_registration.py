@@ -181,3 +181,25 @@ def test_what_is_no_optimizer_is_left_out_with_a_warning(caplog):
     loom.manage(torch.nn.Linear(1, 1), policy)
     assert "lr" in loom.knobs
     assert "manage: need optimizers and their schedulers, was Linear" in caplog.messages
+
+
+def scheduled():
+    loom, optimizer = torchloom_threadlet.attach(), SGD([torch.nn.Parameter(torch.ones(2))], lr=1.0)
+    scheduler = StepLR(optimizer, 1, 0.5)
+    for each in settings(optimizer, scheduler):
+        each.register(loom)
+    return loom, optimizer, scheduler
+
+
+def test_a_scheduled_rate_is_reported_as_it_was_set_also_after_a_restart():
+    loom, optimizer, scheduler = scheduled()
+    loom._worker.actuators.set_knobs({"lr": 0.5})
+    optimizer.step()
+    scheduler.step()
+    state = loom.state_dict()
+    assert (state["knobs"]["lr"], loom.knobs["lr"]) == (0.25, 0.5)
+    again, optimizer, scheduler = scheduled()
+    again.load_state_dict(state)
+    assert (optimizer.param_groups[0]["lr"], again.knobs["lr"]) == (0.25, 0.5)
+    assert again.state_dict() == state
+    assert again._worker.actuators.set_knobs({"lr": 0.1}) == {"lr": 0.25}

@@ -181,9 +181,22 @@ class KnobTable:
 
     def fenced_values(self) -> dict[str, KnobValue]:
         """Return the run-fenced knobs' present values, which a joining rank takes over."""
-        names = [name for name, knob in self._knobs.items() if knob.spec.fence == "run"]
-        self._look_at(names)
-        return {name: self._values[name] for name in names if name in self._values}
+        found: dict[str, KnobValue] = {}
+        for name, knob in list(self._knobs.items()):
+            if knob.spec.fence != "run":
+                continue
+            value = self._values.get(name)
+            with contextlib.suppress(Exception):  # the user's function: the last value stands
+                value = knob_value(knob.spec, knob.get())
+            if value is not None:
+                found[name] = value
+        return found
+
+    def hold(self, name: str, value: KnobValue) -> None:
+        """Report this value of a knob, which was set to it and has been moved by a schedule."""
+        knob = self._knobs.get(name)
+        if knob is not None and (known := knob_value(knob.spec, value)) is not None:
+            self._values[name] = known
 
     def _look_at(self, names: Iterable[str]) -> None:
         for name in names:

@@ -16,8 +16,10 @@ from torchloom_core.wire.limits import KnobValue
 from torchloom_core.wire.operations import FencedChange
 from torchloom_threadlet.fence.agreement import Ballot, Change, Fence, is_split
 
-Settle = Callable[[str, AckStatus, int, str], None]
-"""``(command id, status, step, detail)``: ends a command."""
+Settle = Callable[[str, AckStatus, int, str, Mapping[str, KnobValue]], None]
+"""``(command id, status, step, detail, knobs before)``: ends a command."""
+
+_NONE: Mapping[str, KnobValue] = {}
 
 
 class Standing(msgspec.Struct, frozen=True):
@@ -129,7 +131,7 @@ class Changes:
     def made(self, change: Change, before: Mapping[str, KnobValue], step: int, detail: str) -> None:
         """Record that a change was made, and its knobs' values ``before``."""
         self._before, self._step = dict(before), step
-        self._end(change.number, "applied", step, detail)
+        self._end(change.number, "applied", step, detail, self._before)
         self.due = None  # only now: before, it would count as a peer's
         self._settle_those_over()
 
@@ -190,11 +192,18 @@ class Changes:
             else:
                 self._end(number, "rejected", -1, "replaced by a later change")
 
-    def _end(self, number: int, status: AckStatus, step: int, detail: str) -> None:
+    def _end(
+        self,
+        number: int,
+        status: AckStatus,
+        step: int,
+        detail: str,
+        before: Mapping[str, KnobValue] = _NONE,
+    ) -> None:
         with self._lock:
             command = self._commands.pop(number, None)
         if command is not None:
-            self._settle(command.id, status, step, detail)
+            self._settle(command.id, status, step, detail, before)
 
 
 _encoder = msgspec.json.Encoder()

@@ -13,7 +13,7 @@ import msgspec
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.wire.codec import UNREADABLE
 from torchloom_core.wire.commands import Ack, AckStatus, Command
-from torchloom_core.wire.limits import MAX_TEXT, Count, Id, Name
+from torchloom_core.wire.limits import MAX_TEXT, Count, Id, KnobValues, Name
 from torchloom_core.wire.links import Measured
 from torchloom_threadlet.cleaning import text
 
@@ -87,10 +87,11 @@ class CommandInbox:
         step: int = -1,
         detail: str = "",
         measured: Measured | None = None,
+        before: KnobValues | None = None,
     ) -> Ack:
         """Record how a command ended and return the ack, for the copy that came last."""
         command = self._pending.pop(command_id)
-        return self._end(command, status, now_ns, step, detail, measured)
+        return self._end(command, status, now_ns, step, detail, measured, before)
 
     def _end(
         self,
@@ -100,8 +101,10 @@ class CommandInbox:
         step: int,
         detail: str = "",
         measured: Measured | None = None,
+        before: KnobValues | None = None,
     ) -> Ack:
         ack = ack_of(command, status, now_ns, step, detail, measured)
+        ack = msgspec.structs.replace(ack, before=before or None)
         if len(self._ended) >= _MOST_ENDED:
             self._forget(now_ns)
         self._ended[command.id] = (ack, command.deadline_ns)

@@ -292,10 +292,19 @@ class Worker(Reporter):
             self.set_back()
         self.announce()
 
-    def _settle(self, command_id: str, status: AckStatus, step: int, detail: str) -> None:
+    def _settle(
+        self,
+        command_id: str,
+        status: AckStatus,
+        step: int,
+        detail: str,
+        before: Mapping[str, KnobValue],
+    ) -> None:
         """End a command that all ranks carry out together."""
         with self._inbox_lock:
-            ack = self._inbox.settle(command_id, status, time.time_ns(), step, detail)
+            ack = self._inbox.settle(
+                command_id, status, time.time_ns(), step, detail, before=dict(before)
+            )
         self.send(ack)
 
     def leave(self) -> None:

@@ -175,6 +175,13 @@ class Guards:
             step=self._furthest.most,
         )
 
+    def know_before(self, verdict: str, before: KnobValues) -> None:
+        """Roll back to the values that a worker had, of a change whose watch has not begun."""
+        watch = self.watches.get(verdict)
+        if watch is not None and not watch.since_ns:
+            values = {name: before.get(name, value) for name, value in watch.before.items()}
+            self.watches[verdict] = msgspec.structs.replace(watch, before=values)
+
     def begin(self, verdict: str, now_ns: int) -> None:
         """Watch a change that was applied, together with an earlier one that is still watched.
 

@@ -278,6 +278,7 @@ class Kernel:
         if flight is None or ack.command in self.commands.flights:
             return outputs
         if ack.status == "applied" and self.fleet.is_registered(ack.worker, ack.incarnation):
+            self.run.guards.know_before(flight.command.cause, ack.before or {})
             self.fleet.apply(ack.worker, flight.command.do)
             match done_by(flight.command.do, self.fleet.group_of(ack.worker)):
                 case SetKnob() as operation:
