@@ -4,9 +4,10 @@ A framework's folder has an adapter, a subclass of :class:`FrameworkAdapter`, an
 to a script: a callback, a hook, a trainer. Its ``__init__`` calls :func:`require` first.
 """
 
+import contextlib
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import timedelta
 from importlib import metadata
 from typing import Any, Unpack
@@ -16,7 +17,8 @@ import torch.distributed as dist
 from torchloom_threadlet.adapter import Adapter
 from torchloom_threadlet.adapters.torchrun.adapter import TorchrunAdapter
 from torchloom_threadlet.attachment import attach_once
-from torchloom_threadlet.cleaning import whole
+from torchloom_threadlet.checkpoint.saving_ranks import SavingRanks
+from torchloom_threadlet.cleaning import error_line, whole
 from torchloom_threadlet.identity import PlacementArguments
 from torchloom_threadlet.loom import Loom
 from torchloom_threadlet.training.gradients import CLIP_NORM_DOC
@@ -70,6 +72,8 @@ class FrameworkAdapter(TorchrunAdapter):
     others waiting in a collective.
     """
 
+    _ranks: SavingRanks | None = None
+
     def bind(self, loom: Any, worker: Any) -> None:
         """Save on all ranks at one step, or on none."""
         super().bind(loom, worker)
@@ -82,6 +86,36 @@ class FrameworkAdapter(TorchrunAdapter):
             self._vote_alone()
         else:
             super()._begin_votes(process_group)
+            if self._ballots is not None:
+                self._ranks = SavingRanks(process_group)
+
+    def together(self, save: Callable[[], object], discard: Callable[[], object]) -> None:
+        """Save on all ranks; if one of them cannot, all ``discard`` and raise.
+
+        Otherwise one rank would leave after a drain, and the others would wait for it.
+
+        Parameters
+        ----------
+        save : callable
+            Does not leave other ranks waiting if it raises.
+        discard : callable
+            Removes what was written; may raise.
+        """
+        error: Exception | None = None
+        try:
+            save()
+        except Exception as caught:  # noqa: BLE001 - the framework's, or the disk's
+            error = caught
+        mine = error_line(error) if error is not None else ""
+        texts = [mine] if self._ranks is None else self._ranks.gather(mine)
+        failed = [f"rank {rank}: {text}" for rank, text in enumerate(texts) if text]
+        if failed:
+            with contextlib.suppress(Exception):
+                discard()
+        if error is not None:
+            raise error
+        if failed:
+            raise OSError(f"no checkpoint: {failed[0]}")
 
     def _vote_alone(self) -> None:
         if not self.loom.inert:
@@ -92,13 +126,6 @@ class FrameworkAdapter(TorchrunAdapter):
         """Return the step that is over, also during a vote, and the run-fenced knobs."""
         step = self.worker.step if self._number is None else self._number
         return super().save() | {"step": whole(step)}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue from a checkpoint; knobs that the framework has restored stay as they are."""
-        present = self.worker.actuators.fenced_values()
-        knobs = state["knobs"].items()
-        other = {name: value for name, value in knobs if present.get(name) != value}
-        super().restore({**state, "knobs": other})
 
     def note_norm(self, norm: Any) -> None:
         """Report the norm that the framework has computed as it clips: spares a second one."""

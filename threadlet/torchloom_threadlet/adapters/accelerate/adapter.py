@@ -91,13 +91,21 @@ class AccelerateAdapter(FrameworkAdapter):
         assert folder is not None
         whole_one = folder / f"step-{self.save()['step']}"
         part = whole_one.with_name(f".{whole_one.name}")
-        accelerator.save_state(str(part))
+
+        def remove() -> None:
+            if accelerator.is_main_process:
+                shutil.rmtree(part, ignore_errors=True)
+
+        def publish() -> None:
+            if accelerator.is_main_process:
+                shutil.rmtree(whole_one, ignore_errors=True)
+                part.rename(whole_one)
+                for path in [*self._found()[self._keep :], *folder.glob(".step-*")]:
+                    shutil.rmtree(path, ignore_errors=True)
+
+        self.together(lambda: accelerator.save_state(str(part)), remove)
         accelerator.wait_for_everyone()
-        if accelerator.is_main_process:
-            shutil.rmtree(whole_one, ignore_errors=True)
-            part.rename(whole_one)
-            for path in [*self._found()[self._keep :], *folder.glob(".step-*")]:
-                shutil.rmtree(path, ignore_errors=True)
+        self.together(publish, remove)
         accelerator.wait_for_everyone()
 
     def load_newest(self) -> int:

@@ -118,14 +118,50 @@ class DeepSpeedAdapter(FrameworkAdapter):
         """Save by ``engine.save_checkpoint``, which all ranks have to call."""
         folder, tag = self._folder, f"step-{self._engine.global_steps}"
         assert folder is not None
-        self._engine.save_checkpoint(str(folder), tag)
         path = folder / tag
+
+        def remove() -> None:
+            if not rank_of():
+                shutil.rmtree(path, ignore_errors=True)
+
+        def publish() -> None:
+            if not rank_of():
+                name = folder / "latest.new"
+                name.write_text(tag, encoding="utf-8")
+                name.replace(folder / "latest")
+
+        self.together(lambda: self._save(folder, tag), remove)
+        self.together(publish, remove)
         if path not in self._requested:
             self._requested.append(path)
         while len(self._requested) > self._keep:
             old = self._requested.pop(0)
             if not rank_of():
                 shutil.rmtree(old, ignore_errors=True)
+
+    def _save(self, folder: Path, tag: str) -> None:
+        """Save, and raise only after the barriers at which the other ranks wait."""
+        files, failed = self._engine.checkpoint_engine, list[Exception]()
+        write, write_state = files.save, self._state.write
+
+        def guarded(write: Callable[..., Any]) -> Callable[..., Any]:
+            def written(*arguments: Any, **named: Any) -> Any:
+                try:
+                    return write(*arguments, **named)
+                except Exception as error:  # noqa: BLE001 - the disk's
+                    failed.append(error)
+
+            return written
+
+        undo = replaced(files, "save", guarded(write))
+        undo_state = replaced(self._state, "write", guarded(write_state))
+        try:
+            self._engine.save_checkpoint(str(folder), tag, save_latest=False)
+        finally:
+            undo()
+            undo_state()
+        if failed:
+            raise failed[0]
 
     def load_newest(self) -> int:
         """Load the newest checkpoint; return its number of steps, 0 without one."""

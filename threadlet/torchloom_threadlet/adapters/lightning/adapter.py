@@ -5,7 +5,6 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from lightning.pytorch.plugins.precision import Precision
 from torch.nn.utils import clip_grad_norm_
 
 from torchloom_threadlet.adapters.framework import FrameworkAdapter
@@ -46,6 +45,7 @@ class LightningAdapter(FrameworkAdapter):
     framework = "lightning"
 
     unwatch: Callable[[], None]
+    _save_checkpoint: Callable[..., None]
 
     def __init__(self, folder: str | os.PathLike[str] | None, keep: int) -> None:
         self._folder, self._keep = folder, keep
@@ -91,11 +91,31 @@ class LightningAdapter(FrameworkAdapter):
         """Save by ``trainer.save_checkpoint``, which all ranks have to call."""
         trainer = self._trainer
         path = os.path.join(self._place(), f"last-step={trainer.global_step}.ckpt")  # or a URL
-        trainer.save_checkpoint(path)
+        self.together(lambda: self._save(path), lambda: trainer.strategy.remove_checkpoint(path))
         if path not in self._requested:
             self._requested.append(path)
         while len(self._requested) > self._keep:
             trainer.strategy.remove_checkpoint(self._requested.pop(0))
+
+    def _save(self, path: str) -> None:
+        """Save, and raise only after the barrier at which the other ranks wait."""
+        strategy, failed = self._trainer.strategy, list[Exception]()
+        write = strategy.save_checkpoint
+
+        def save_checkpoint(*arguments: Any, **named: Any) -> None:
+            try:
+                write(*arguments, **named)
+            except Exception as error:  # noqa: BLE001 - the disk's, or a plugin's
+                failed.append(error)
+
+        undo = replaced(strategy, "save_checkpoint", save_checkpoint)
+        try:
+            self._save_checkpoint(path)
+        finally:
+            undo()
+        if failed:
+            raise failed[0]
+        self.note_saved(path)
 
     def watch(self, trainer: Any) -> None:
         """Serve a Trainer that is about to fit.
@@ -104,13 +124,13 @@ class LightningAdapter(FrameworkAdapter):
         """
         self._trainer, loop = trainer, trainer.fit_loop
         self.batch_size = BatchSize(trainer)
-        save, run = trainer.save_checkpoint, loop.run
+        self._save_checkpoint, run = trainer.save_checkpoint, loop.run
         load_states = loop._load_combined_loader_states
 
         def save_checkpoint(
             filepath: Any, weights_only: Any = None, *rest: Any, **more: Any
         ) -> None:
-            save(filepath, weights_only, *rest, **more)
+            self._save_checkpoint(filepath, weights_only, *rest, **more)
             if not weights_only:
                 self.note_saved(str(filepath))
 
@@ -118,7 +138,7 @@ class LightningAdapter(FrameworkAdapter):
             self.note_norm(clip_grad_norm_(precision.main_params(optimizer), clip_val))
 
         precision = trainer.precision_plugin
-        clips = type(precision).clip_grad_by_norm is Precision.clip_grad_by_norm
+        clips = type(precision).clip_grad_by_norm.__qualname__ == "Precision.clip_grad_by_norm"
         undo = (
             *([replaced(precision, "clip_grad_by_norm", clip_grad_by_norm)] if clips else []),
             replaced(trainer, "save_checkpoint", save_checkpoint),

@@ -22,7 +22,7 @@ class MonarchAdapter(FrameworkAdapter):
     def leave(self) -> None:
         """Save on all ranks, if the script offers a function; then its loop ends."""
         for save in self.worker.actuators.functions("checkpoint"):
-            save()
+            self.together(save, lambda: None)
 
     def fail(self, error: BaseException) -> None:
         """Report that training has ended by an error, although the process continues."""

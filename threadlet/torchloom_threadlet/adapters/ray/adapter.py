@@ -11,4 +11,4 @@ class RayAdapter(FrameworkAdapter):
     def leave(self) -> None:
         """Save on all ranks, if the script offers a function; then its loop ends."""
         for save in self.worker.actuators.functions("checkpoint"):
-            save()
+            self.together(save, lambda: None)

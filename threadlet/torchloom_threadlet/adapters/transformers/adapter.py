@@ -1,6 +1,7 @@
 """The adapter for the Trainer: its arguments as knobs, its own checkpoints, and its way to stop."""
 
 import dataclasses
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,15 @@ class TransformersAdapter(FrameworkAdapter):
     def save_now(self) -> None:
         """Save a checkpoint of the Trainer's, which all ranks have to do."""
         trainer = self._trainer
-        trainer._save_checkpoint(trainer.model_wrapped, getattr(trainer, "_trial", None))
+        trial = getattr(trainer, "_trial", None)
+        path = Path(trainer._get_output_dir(trial)) / f"checkpoint-{trainer.state.global_step}"
+        is_new = not path.exists()
+
+        def remove() -> None:
+            if is_new and trainer.args.should_save:
+                shutil.rmtree(path, ignore_errors=True)
+
+        self.together(lambda: trainer._save_checkpoint(trainer.model_wrapped, trial), remove)
         on_save = trainer.callback_handler.on_save
         trainer.control = on_save(trainer.args, trainer.state, trainer.control)
 
