@@ -107,7 +107,7 @@ async def test_a_killed_rank_resumes_in_mid_epoch_bitwise(weaver, start):
 
 
 @pytest.mark.long
-async def test_a_save_that_fails_on_one_rank_fails_on_all_and_training_continues(
+async def test_a_save_or_a_rewind_that_fails_on_one_rank_fails_on_all_and_training_continues(
     weaver, start, tmp_path
 ):
     job = start("--every", 1_000_000)
@@ -121,7 +121,16 @@ async def test_a_save_that_fails_on_one_rank_fails_on_all_and_training_continues
         assert "no checkpoint: rank 0: " in "".join(ack.detail for ack in acks)
         await job.goes_on(steps=3)
     folder.unlink()
-    acks = await job.offer(weaver, 3, Drain())
+    acks = await job.offer(weaver, 3, Checkpoint())
+    assert {ack.status for ack in acks} == {"applied"}, acks
+    (saved,) = folder.glob("last-step=*.ckpt")
+    saved.write_bytes(saved.read_bytes()[:1000])
+    acks = await job.offer(weaver, 4, Rewind())
+    assert {ack.status for ack in acks} == {"failed"}, acks
+    assert all(str(saved) in ack.detail for ack in acks)
+    await job.goes_on(steps=3)
+    saved.unlink()
+    acks = await job.offer(weaver, 5, Drain())
     assert {ack.status for ack in acks} == {"applied"}, acks
     assert await job.end() == 0
     assert len([*folder.glob("last-step=*.ckpt")]) == 1

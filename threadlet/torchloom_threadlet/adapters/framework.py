@@ -21,6 +21,7 @@ from torchloom_threadlet.checkpoint.saving_ranks import SavingRanks
 from torchloom_threadlet.cleaning import error_line, whole
 from torchloom_threadlet.identity import PlacementArguments
 from torchloom_threadlet.loom import Loom
+from torchloom_threadlet.trainer.changes import Unchanged
 from torchloom_threadlet.training.gradients import CLIP_NORM_DOC
 
 __all__ = ["FrameworkAdapter", "attach_framework", "require"]
@@ -116,6 +117,19 @@ class FrameworkAdapter(TorchrunAdapter):
             raise error
         if failed:
             raise OSError(f"no checkpoint: {failed[0]}")
+
+    def look_first(self, path: str, load: Callable[[], object]) -> None:
+        """Load a checkpoint's content before a rewind changes anything; on all ranks, or on none.
+
+        Raises
+        ------
+        Unchanged
+            On all ranks, if it cannot be loaded on one of them.
+        """
+        try:
+            self.together(load, lambda: None)
+        except Exception as error:
+            raise Unchanged(f"{path}: {error_line(error)}") from error
 
     def _vote_alone(self) -> None:
         if not self.loom.inert:

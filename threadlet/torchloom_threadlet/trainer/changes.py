@@ -16,10 +16,12 @@ from torchloom_core.wire.limits import KnobValue
 from torchloom_core.wire.operations import FencedChange
 from torchloom_threadlet.fence.agreement import Ballot, Change, Fence, is_split
 
-Settle = Callable[[str, AckStatus, int, str, Mapping[str, KnobValue]], None]
+Settle = Callable[[str, AckStatus, int, str, dict[str, KnobValue] | None], None]
 """``(command id, status, step, detail, knobs before)``: ends a command."""
 
-_NONE: Mapping[str, KnobValue] = {}
+
+class Unchanged(Exception):
+    """Raised on all ranks by a rewind that has found nothing to load, and changed nothing."""
 
 
 class Standing(msgspec.Struct, frozen=True):
@@ -198,7 +200,7 @@ class Changes:
         status: AckStatus,
         step: int,
         detail: str,
-        before: Mapping[str, KnobValue] = _NONE,
+        before: dict[str, KnobValue] | None = None,
     ) -> None:
         with self._lock:
             command = self._commands.pop(number, None)

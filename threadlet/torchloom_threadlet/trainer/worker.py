@@ -13,6 +13,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import msgspec
 
@@ -26,7 +27,7 @@ from torchloom_threadlet.identity import Identity
 from torchloom_threadlet.identity import Join as JoinPlace
 from torchloom_threadlet.launch import launch_of
 from torchloom_threadlet.trainer.actuators import Actuators
-from torchloom_threadlet.trainer.changes import Changes
+from torchloom_threadlet.trainer.changes import Changes, Unchanged
 from torchloom_threadlet.trainer.command_inbox import CommandInbox
 from torchloom_threadlet.trainer.operations import Operations
 from torchloom_threadlet.trainer.pause_lease import PauseLease
@@ -260,7 +261,7 @@ class Worker(Reporter):
         except Exception as error:  # noqa: BLE001 - the user's functions run in here
             self.changes.failed(change, step, error_line(error), rolls_back=rolls_back)
             _logger.warning("change %d failed: %s", change.number, error_line(error))
-            if loses_state:
+            if loses_state and not isinstance(error, Unchanged):
                 self.changes.lose_state()
         else:
             self.changes.made(change, before, step, detail)
@@ -292,19 +293,10 @@ class Worker(Reporter):
             self.set_back()
         self.announce()
 
-    def _settle(
-        self,
-        command_id: str,
-        status: AckStatus,
-        step: int,
-        detail: str,
-        before: Mapping[str, KnobValue],
-    ) -> None:
+    def _settle(self, command: str, status: AckStatus, step: int, detail: str, before: Any) -> None:
         """End a command that all ranks carry out together."""
         with self._inbox_lock:
-            ack = self._inbox.settle(
-                command_id, status, time.time_ns(), step, detail, before=dict(before)
-            )
+            ack = self._inbox.settle(command, status, time.time_ns(), step, detail, before=before)
         self.send(ack)
 
     def leave(self) -> None:

@@ -205,8 +205,8 @@ class LightningAdapter(FrameworkAdapter):
         trainer = self._trainer
         path = trainer.strategy.broadcast(self._last)
         connector = trainer._checkpoint_connector
+        self.look_first(path, lambda: connector.resume_start(path))
         trainer.fit_loop._data_fetcher.teardown()
-        connector.resume_start(path)
         self._loops = connector._loaded_checkpoint["loops"]["fit_loop"]
         connector.restore_datamodule()
         connector.restore_model()

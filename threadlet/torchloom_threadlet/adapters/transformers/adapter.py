@@ -106,7 +106,9 @@ class TransformersAdapter(FrameworkAdapter):
         """Load the newest checkpoint on all ranks; its epoch begins again after this step."""
         trainer, path = self._trainer, self._last
         assert path is not None
-        saved = TrainerState.load_from_json(str(Path(path) / "trainer_state.json"))
+        file = Path(path) / "trainer_state.json"
+        self.look_first(path, lambda: TrainerState.load_from_json(str(file)))
+        saved = TrainerState.load_from_json(str(file))
         own = saved_state(saved.stateful_callbacks)
         trainer._load_from_checkpoint(path)
         trainer._load_optimizer_and_scheduler(path)
