@@ -3,11 +3,12 @@
 import pytest
 
 from tests.kernel.runs import Run, hello, make_kernel, of, only
+from torchloom_core.capabilities.pause import PauseRun
 from torchloom_core.wire.actions import ChangeKnob, ChangeKnobs
-from torchloom_core.wire.decisions import Issue, KnobDesired, Notice, Proposed
+from torchloom_core.wire.decisions import Issue, KnobDesired, Notice, Outcome, Proposed
 from torchloom_core.wire.events import Recovered
 from torchloom_core.wire.messages import Exit, KnobSpec
-from torchloom_core.wire.operations import SetKnob, WriteLog
+from torchloom_core.wire.operations import FencedChange, SetKnob, WriteLog
 from torchloom_core.wire.requests import ForgetKnob
 
 FENCED = KnobSpec(name="lr", kind="float", low=0.0, high=1.0, fence="run")
@@ -77,6 +78,21 @@ def test_a_new_job_does_not_get_earlier_values_and_the_notice_has_the_commands(r
     assert [one.knob for one in run.kernel.run.desired.waiting] == ["lr"]
 
 
+@pytest.mark.parametrize("forgets", [False, True])
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_new_job_makes_no_change_that_was_asked_of_the_one_before(run, forgets, is_new):
+    if forgets:
+        for knob in ("lr", "verbose"):
+            run.want(ForgetKnob(knob=knob))
+    run.ask(ChangeKnobs(values={"lr": 0.3}))
+    run.ask(PauseRun())  # waits for the one before
+    end(run)
+    commands = begin(run, "second", resumes=not is_new)
+    assert bool(sent(commands, FencedChange)) != is_new
+    ended = [one for one in run.all(Outcome) if one.detail == "a new job has begun"]
+    assert len(ended) == is_new
+
+
 def test_waiting_values_wait_after_a_restart_of_the_weaver(run):
     end(run)
     begin(run, "second", resumes=False)
@@ -144,3 +160,15 @@ def test_an_incarnation_with_another_launch_makes_no_value_wait(run):
     run.feed(rank_hello("a-0", "forged", resumes=False))
     run.tick()
     assert run.kernel.run.desired.waiting == []
+
+
+def test_a_launch_that_is_decided_late_ends_what_was_asked_of_the_job_before(run):
+    run.want(ForgetKnob(knob="lr"))
+    run.want(ForgetKnob(knob="verbose"))
+    run.ask(ChangeKnobs(values={"lr": 0.3}))
+    run.ask(PauseRun())
+    end(run)
+    begin(run, "second", state="joining")
+    begin(run, "second", resumes=False)
+    ended = [one for one in run.all(Outcome) if one.detail == "a new job has begun"]
+    assert [one.action for one in ended] == [PauseRun()]

@@ -38,8 +38,9 @@ class DesiredKnobs:
         return tuple(self.table.values())
 
     def values(self, knob: str) -> list[KnobValue]:
-        """Return the desired values of a knob, for any worker."""
-        return [w.value for w in self.table.values() if w.knob == knob and w.value is not None]
+        """Return the desired values of a knob, for any worker; not those of an earlier job."""
+        own = [entry for entry in self.table.values() if entry.knob == knob and not entry.waits]
+        return [entry.value for entry in own if entry.value is not None]
 
     def of_all(self) -> dict[str, KnobValue]:
         """Return the desired values for all workers without their own."""

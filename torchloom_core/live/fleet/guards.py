@@ -157,6 +157,12 @@ class Guards:
                 self.watches[watch.verdict] = offered
         return ended
 
+    def end_all(self, why: str) -> list[Judged]:
+        """End all watches: a new job has begun, which the changes before it do not concern."""
+        ended = [_unjudged(w, why) for w in self.watches.values() if w.since_ns and not w.hurt]
+        self.watches.clear()
+        return ended
+
     def expect(self, plan: Plan, before: KnobValues, now_ns: int) -> None:
         """Store the knobs and the metric before a change is offered.
 

@@ -21,6 +21,8 @@ class Launches:
     ----------
     table : PersistentTable of Launched
         By launch id.
+    new_job_ns : int
+        When a job began after another, until the kernel has taken note; 0 if none has.
     """
 
     def __init__(self, fleet: FleetState, desired: DesiredKnobs, stale_after_s: float) -> None:
@@ -29,11 +31,15 @@ class Launches:
         self._stale_ns = round(stale_after_s * SECOND_NS)
         self._all_are_here_ns = 0
         self._came_ns: dict[str, int] = {}
+        self._has_had_one = False
+        self._undecided_ns: dict[str, int] = {}
+        self.new_job_ns = 0
         self.table: PersistentTable[Launched] = PersistentTable("launch")
 
     def restore(self, launches: Iterable[Launched], now_ns: int) -> None:
         """Restore the launches of an earlier Weaver, before workers send a hello to this one."""
         self.table.update((one.launch, one) for one in launches)
+        self._has_had_one = True
         if self._desired.table:
             self._all_are_here_ns = now_ns + self._stale_ns
 
@@ -52,6 +58,7 @@ class Launches:
         if before != hello.launch:
             self.table.pop(before, None)
         if self.is_in_job(hello):
+            self._note_new_job(hello, self._undecided_ns.get(hello.launch, 0))
             return [], []
         self._came_ns.setdefault(hello.launch, now_ns)
         # With many hellos at once that cannot be judged yet, comparing all pairs would be slow.
@@ -91,13 +98,24 @@ class Launches:
                 if state not in AT_WORK or not self._is_decided(hello, now_ns):
                     continue
                 if not hello.resumes:
-                    waiting = self._desired.set_waiting(self._came_ns.get(hello.launch, now_ns))
+                    came_ns = self._came_ns.get(hello.launch, now_ns)
+                    waiting = self._desired.set_waiting(came_ns)
+                    self._note_new_job(hello, came_ns if self._has_had_one else 0)
                     self.table.clear()
                 goes_on = True
+            self._has_had_one = True
             self.table[hello.launch] = Launched(launch=hello.launch)
             self._came_ns.pop(hello.launch, None)
             accepted.append(hello)
         return accepted, waiting
+
+    def _note_new_job(self, hello: Hello, came_ns: int) -> None:
+        """Take note that a job began after another, once its first step was not a later one."""
+        self._undecided_ns.pop(hello.launch, None)
+        if hello.resumes is None and came_ns:
+            self._undecided_ns = {hello.launch: came_ns}
+        elif not hello.resumes and came_ns:
+            self.new_job_ns = came_ns
 
     def _at_work(self, now_ns: int) -> Iterator[Hello]:
         fleet, since_ns = self._fleet, now_ns - self._stale_ns

@@ -294,6 +294,14 @@ class Execution:
                 outputs += self._end(plan, why)
         return outputs
 
+    def end_before(self, began_ns: int, why: str) -> list[Output]:
+        """End the changes that were asked for before a new job began: it is not to make them."""
+        outputs: list[Output] = []
+        for plan in list(self._plans.table.values()):
+            if plan.change and plan.started_ns <= began_ns:
+                outputs += self._end(plan, why)
+        return outputs
+
     def _close(self, plan: Plan) -> list[Output]:
         """End a plan that was called off, once all its commands have ended."""
         if self._plans.open_of(plan.verdict):

@@ -53,6 +53,7 @@ from torchloom_core.wire.requests import GUARD, Request
 from torchloom_core.wire.steering import LighthouseView, name_of_replica
 
 _FULL_EVERY_NS = 60 * SECOND_NS
+_NEW_JOB = "a new job has begun"
 
 
 class Kernel:
@@ -241,6 +242,11 @@ class Kernel:
     def _inherit(self, joined: list[Hello], held: list[KnobDesired]) -> list[Output]:
         """Set the desired knobs of workers of the present job, or report which values wait."""
         outputs: list[Output] = [*held]
+        launches = self.run.launches
+        if began_ns := launches.new_job_ns:
+            launches.new_job_ns = 0
+            outputs += self.run.guards.end_all(_NEW_JOB)
+            outputs += self.execution.end_before(began_ns, _NEW_JOB)
         if held:
             notice = notices.of_new_job(held, joined[0].worker)
             outputs += (
