@@ -28,6 +28,7 @@ FRAMEWORKS = {
     "deepspeed": ("deepspeed", "0.19.0", "0.19.8"),
     "torchtitan": ("torchtitan", "0.3.0", "0.3.0"),
     "monarch": ("torchmonarch", "0.7.0", "0.7.0"),
+    "nvrx": ("nvidia-resiliency-ext", "0.4.1", "0.4.1"),
 }
 
 
@@ -55,7 +56,8 @@ def install(name: str, version: str, torch: str) -> Path:
 def test(name: str, environment: Path) -> str:
     """Run one framework's tests, and return what pytest counted."""
     start_s = time.monotonic()
-    files = [f"tests/adapters/test_{name}.py", "tests/docs/test_attached_frameworks.py"]
+    own = sorted(str(path) for path in (ROOT / "tests/adapters").glob(f"test_{name}*.py"))
+    files = [*own, "tests/docs/test_attached_frameworks.py"]
     command = [environment / "bin/python", "-m", "pytest", *files]
     command += ["-k", name, "-m", "", "-p", "no:cacheprovider"]
     own_first = os.pathsep.join([str(environment / "bin"), os.environ["PATH"]])
