@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from torchloom_core.capabilities.gate.superbench import findings, read_results
+from torchloom_core.capabilities.gate.superbench import findings, read_baseline, read_results
 from torchloom_core.floor.errors import ConfigError
 
 USUAL = {
@@ -49,6 +49,18 @@ def test_a_baseline_needs_no_ranks_and_two_nodes_give_no_median(tmp_path):
     path = write(tmp_path / "r.jsonl", a={}, b={"gemm-flops/FP64:0": 100.0})
     assert found(path) == []
     assert [node for node, _ in found(path, baseline={"gemm-flops/FP64": 9000.0})] == ["b"]
+
+
+def test_a_node_that_lacks_what_the_baseline_has_is_off(tmp_path):
+    (tmp_path / "r.jsonl").write_text('{"node": "spare", "other/x_time": 1}')
+    (tmp_path / "b.json").write_text('{"a/x_time": 1, "a/y_bw": 5, "b/z_bw": 2}')
+    assert found(tmp_path / "r.jsonl", baseline=read_baseline(tmp_path / "b.json")) == [
+        ("spare", "a: 2 metrics missing"),
+        ("spare", "b: 1 metrics missing"),
+    ]
+    (tmp_path / "b.json").write_text('{"a/x_time": NaN}')
+    with pytest.raises(ConfigError, match="need a finite 'a/x_time', was nan"):
+        read_baseline(tmp_path / "b.json")
 
 
 def test_metrics_that_most_nodes_have_are_missing_on_the_others(tmp_path):
@@ -98,7 +110,7 @@ def test_a_node_that_is_off_is_cordoned_with_its_numbers(run, weaver):
 def test_a_refused_cordon_names_its_node_and_the_others_go_on(run, weaver):
     weaver.result = "denied"
     off = {"kernel-launch/return_code": 1}
-    write(run.path / "r.jsonl", n1=off, n2=off)
+    write(run.path / "r.jsonl", n1=off, n2=off, n3={"kernel-launch/return_code": 0})
     result = run.torchloom("gate", "r.jsonl", "--cordon")
     assert "n1: denied by cooldown" in result.stderr
     assert "n2: denied by cooldown" in result.stderr

@@ -10,11 +10,16 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from torchloom_core.floor.errors import ConfigError, KnobError
+from torchloom_core.wire.knobs import check_value
 from torchloom_core.wire.start_phases import JOIN
 from torchloom_threadlet.cleaning import whole
 from torchloom_threadlet.trainer.worker import Worker
 
 _ADMISSION_S = 5.0
+_MOST_STEPS = 2**53
+_SHOWN = 5
+"""Unknown knobs of a checkpoint that are named."""
 
 _logger = logging.getLogger(__name__)
 
@@ -133,13 +138,23 @@ class Adapter:
 
         Knobs that have their values already, as the optimizer's with its state, stay as they are.
         """
-        worker = self.worker
-        worker.step = state["step"]
-        registered = {spec.name for spec in worker.actuators.specs}
-        for name in sorted(state["knobs"].keys() - registered):
-            _logger.warning("knob %s of the checkpoint is not registered: it is ignored", name)
-        for name, value in state["knobs"].items():
-            if name in registered and worker.actuators.fenced_values().get(name) != value:
+        worker, knobs, step = self.worker, dict(state["knobs"]), state["step"]
+        if not isinstance(step, int) or not -1 <= step < _MOST_STEPS:
+            raise ConfigError(f"load_state_dict: need a step of at least -1, was {step!r:.60}")
+        worker.step = step
+        specs = {spec.name: spec for spec in worker.actuators.specs}
+        unknown = sorted(f"{name!r:.60}" for name in knobs.keys() - specs.keys())
+        if unknown:
+            names = ", ".join(unknown[:_SHOWN]) + (", ..." if len(unknown) > _SHOWN else "")
+            _logger.warning("knob %s of the checkpoint is not registered: it is ignored", names)
+        for name in specs.keys() & knobs.keys():
+            try:
+                check_value(specs[name], knobs[name])
+            except KnobError as error:
+                _logger.warning("the checkpoint's value is ignored: %s", error)
+                del knobs[name]
+        for name, value in knobs.items():
+            if name in specs and worker.actuators.fenced_values().get(name) != value:
                 worker.actuators.set_like_others({name: value})
         for name, value in state.get("set", {}).items():
             worker.actuators.hold(name, value)

@@ -78,7 +78,7 @@ class FrameworkAdapter(TorchrunAdapter):
     def bind(self, loom: Any, worker: Any) -> None:
         """Save on all ranks at one step, or on none."""
         super().bind(loom, worker)
-        worker.saves_together = True
+        worker.saves_together, worker.meet = True, self._meet
 
     def _begin_votes(self, process_group: Any) -> None:
         """Vote; a process that trains alone, without torch.distributed, has the only ballot."""
@@ -89,6 +89,10 @@ class FrameworkAdapter(TorchrunAdapter):
             super()._begin_votes(process_group)
             if self._ballots is not None:
                 self._ranks = SavingRanks(process_group)
+
+    def _meet(self, name: str) -> None:
+        if self._ranks is not None:
+            self._ranks.meet(name)
 
     def together(self, save: Callable[[], object], discard: Callable[[], object]) -> None:
         """Save on all ranks; if one of them cannot, all ``discard`` and raise.

@@ -24,6 +24,8 @@ class CheckpointPart(TrainerPart[Checkpoint]):
     def do(self, operation: Checkpoint, trainer: Trainer) -> str:
         """Save, in a named phase."""
         with trainer.phase("checkpoint"):
+            if trainer.state == "paused":  # a rank whose pause has ended does not come
+                trainer.process.meet(trainer.cause)
             for save in trainer.functions:
                 save()
         return ""

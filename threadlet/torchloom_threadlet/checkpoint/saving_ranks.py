@@ -1,9 +1,13 @@
 """The ranks that save one checkpoint together: what they have to agree on before training."""
 
+import contextlib
+from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
+
+_MEETING = timedelta(seconds=10)
 
 
 class SavingRanks:
@@ -23,6 +27,34 @@ class SavingRanks:
             self.group = dist.new_group(
                 ranks, backend="gloo", use_local_synchronization=ranks is not None
             )
+
+    def meet(self, name: str) -> None:
+        """Wait until all ranks are here, or give up on all of them.
+
+        Unlike a collective it leaves no rank behind: the last one to come, or the first one that
+        has waited for 10 s, decides for all.
+
+        Parameters
+        ----------
+        name : str
+            Of this meeting alone, the same on all ranks.
+
+        Raises
+        ------
+        TimeoutError
+            If a rank has not come.
+        """
+        if self.group is None:
+            return
+        store = dist.distributed_c10d._get_default_store()
+        came, outcome = f"torchloom/{name}/came", f"torchloom/{name}/outcome"
+        if store.add(came, 1) == self.count:
+            store.compare_set(outcome, "", "all")
+        with contextlib.suppress(RuntimeError):
+            store.wait([outcome], _MEETING)
+        if bytes(store.compare_set(outcome, "", "some")) != b"all":
+            seconds = _MEETING.total_seconds()
+            raise TimeoutError(f"need all {self.count} ranks within {seconds:g} s, was fewer")
 
     def first(self, text: str) -> str:
         """Return rank 0's text on all ranks."""

@@ -78,6 +78,7 @@ class Worker(Reporter):
         self.agreed_step: Callable[[], object] | None = None
         self._launch, self._resumes = launch_of()
         self.framework, self.saves_together = framework, False
+        self.meet: Callable[[str], object] = lambda name: None
         self._pending: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         self._inbox = CommandInbox(identity.incarnation)
         self._inbox_lock = threading.Lock()

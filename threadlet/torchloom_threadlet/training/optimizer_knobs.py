@@ -18,6 +18,8 @@ _logger = logging.getLogger(__name__)
 
 _HIGHEST_LR = 100.0
 """Above any useful learning rate; a typing error is refused instead of tried."""
+_HIGHEST_SCALED = 10.0
+"""How far above the schedule's highest rate, or the rate that is set, its highest may be scaled."""
 _HIGHEST_BETA = 0.999_999
 _HIGHEST_WEIGHT_DECAY = 10.0
 _SCHEDULED = ("initial_lr", "max_lr", "min_lr")
@@ -33,10 +35,14 @@ class Setting(NamedTuple):
     low: float
     high: float
     doc: str
+    check: Callable[[float], None] | None = None
 
     def register(self, loom: Any, *, fence: Literal["worker", "run"] = "run") -> None:
         """Register this knob."""
-        loom.knob(**self._asdict(), kind="float", fence=fence)
+        form = self._asdict()
+        if check := self.check:
+            form["check"] = lambda values: check(values[self.name])
+        loom.knob(**form, kind="float", fence=fence)
 
 
 class Managed(NamedTuple):
@@ -48,9 +54,13 @@ class Managed(NamedTuple):
 
     def within(self, loom: Any) -> Any:
         """Return ``loom.knob`` with the prefix before the name of each knob."""
-        return SimpleNamespace(
-            knob=lambda name, *arguments, **form: loom.knob(self.prefix + name, *arguments, **form)
-        )
+
+        def knob(name: str, *arguments: Any, **form: Any) -> None:
+            if check := form.get("check"):
+                form["check"] = lambda values: check({name: values[self.prefix + name]})
+            loom.knob(self.prefix + name, *arguments, **form)
+
+        return SimpleNamespace(knob=knob)
 
     def register(self, loom: Any, *, can_vote: bool) -> None:
         """Register the settings, to change on all ranks at one step if the ranks can vote."""
@@ -122,6 +132,7 @@ def settings(optimizer: Any, scheduler: Any = None) -> list[Setting]:
             0.0,  # a warm-up may begin there
             _HIGHEST_LR,
             "learning rate of the first parameter group; the others keep their ratio to it",
+            rate.check,
         )
     ]
     for name, key, place in (
@@ -176,6 +187,23 @@ class _Rate:
         _scale_schedule(self._scheduler, groups, value / before)
         if self.get():
             _scale(groups, "lr", value)  # exact, without a rounding error
+
+    def check(self, value: float) -> None:
+        """Refuse a rate that would scale the schedule's highest far above all in use.
+
+        Near a schedule's end, or in a warm-up, any usual rate is many times the present one.
+        """
+        groups = self._optimizer.param_groups
+        present = self.get()
+        if self._scheduler is None or not present:
+            return
+        highest = max(_reference(groups, key) for key in ("lr", "initial_lr", "max_lr"))
+        scaled = highest * value / present
+        if scaled > _HIGHEST_SCALED * max(value, highest):
+            raise ValueError(
+                f"the schedule is at {present:.3g} of {highest:.3g}: {value:g} now would scale its "
+                f"highest rate to {scaled:.3g}: need at most {present * _HIGHEST_SCALED:.3g}"
+            )
 
     def _look(self, optimizer: Any, args: object, kwargs: object) -> None:
         # Other groups come from a state that was loaded, or from another optimizer.

@@ -50,11 +50,21 @@ def gate(
     lasts
         Duration of the cordons, such as 2d. Default: until torchloom uncordon.
     """
-    from torchloom_core.capabilities.gate.superbench import findings, read_baseline, read_results
+    from torchloom_core.capabilities.gate.superbench import (
+        FEWEST_NODES,
+        findings,
+        read_baseline,
+        read_results,
+    )
 
     floors = dict(map(_floor, floor))
     expected = None if baseline is None else read_baseline(baseline)
     measured = read_results(results)
+    if expected is None and len(measured.nodes) < FEWEST_NODES:
+        raise ConfigError(
+            f"{results}: need {FEWEST_NODES} nodes for a median, was {len(measured.nodes)}: give "
+            "--baseline"
+        )
     found = findings(measured, expected, share=percent / 100, floors=floors)
     off = {node: [*of] for node, of in groupby(found, lambda one: one.node)}
     if json:

@@ -85,7 +85,7 @@ def read_results(path: Path) -> Results:
         place = f"{path}:{number}"
         metrics = _object(line, place)
         node = metrics.pop("node", None)
-        if not isinstance(node, str) or not node:
+        if not isinstance(node, str) or not node.isprintable() or not node:
             raise ConfigError(f"{place}: need a node with a name, was {shown(node)}")
         if node in seen:
             raise ConfigError(f"{place}: need one line per node, was a second one of {shown(node)}")
@@ -101,7 +101,11 @@ def read_results(path: Path) -> Results:
 def read_baseline(path: Path) -> dict[str, float]:
     """Read a baseline: one JSON object of metrics, with or without ``:RANK``."""
     text = b"".join(line for _, line in _lines(path))
-    return _numbers(_object(text, str(path)), str(path))
+    numbers = _numbers(_object(text, str(path)), str(path))
+    for metric, value in numbers.items():
+        if not math.isfinite(value):
+            raise ConfigError(f"{path}: need a finite {shown(metric)}, was {value}")
+    return numbers
 
 
 def findings(
@@ -116,8 +120,8 @@ def findings(
     Parameters
     ----------
     baseline : mapping, optional
-        Metric to value. Default: the median of the nodes, for metrics of at least
-        ``FEWEST_NODES`` of them.
+        Metric to value; a node that lacks one of them has a finding. Default: the median of the
+        nodes, for metrics of at least ``FEWEST_NODES`` of them.
     share : float
         Difference that is a finding, a share of the baseline. Only a worse value is one.
     floors : mapping, optional
@@ -127,7 +131,9 @@ def findings(
     every = {**(floors or {}), **{k: v for k, v in FLOORS.items() if k not in (floors or {})}}
     found: defaultdict[int, list[Finding]] = defaultdict(list)
     missing: defaultdict[int, Counter[str]] = defaultdict(Counter)
+    rows_of: defaultdict[str, set[int]] = defaultdict(set)
     for metric, (rows, values) in results.values.items():
+        rows_of[_RANK.sub("", metric)].update(rows)
         benchmark, _, name = metric.partition("/")
         if name.startswith("return_code"):
             bad = [(at, "failed") for at, value in enumerate(values) if value != 0]
@@ -138,7 +144,7 @@ def findings(
         for at, problem in bad:
             node = results.nodes[rows[at]]
             found[rows[at]].append(Finding(node, metric, problem, values[at], math.nan, math.nan))
-        if 2 * len(rows) > len(results.nodes):
+        if baseline is None and 2 * len(rows) > len(results.nodes):
             for row in set(range(len(results.nodes))) - set(rows):
                 missing[row][benchmark] += 1
         if name.startswith("return_code"):
@@ -152,6 +158,10 @@ def findings(
             if lost > max(abs(usual) * share, least):
                 off = (value - usual) / abs(usual) if usual else math.inf * worse
                 found[row].append(Finding(results.nodes[row], metric, "slow", value, usual, off))
+    for metric in baseline or ():
+        benchmark = metric.partition("/")[0]
+        for row in set(range(len(results.nodes))) - rows_of[_RANK.sub("", metric)]:
+            missing[row][benchmark] += 1
     for row, counts in missing.items():
         found[row] += [
             Finding(results.nodes[row], benchmark, "missing", count, math.nan, math.nan)
@@ -224,6 +234,8 @@ def _numbers(metrics: Mapping[str, Any], place: str) -> dict[str, float]:
     for metric, value in metrics.items():
         if value is None:
             continue
+        if not metric.isprintable():
+            raise ConfigError(f"{place}: need a printable metric, was {shown(metric)}")
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise ConfigError(f"{place}: need a number for {shown(metric)}, was {shown(value)}")
         try:

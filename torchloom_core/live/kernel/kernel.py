@@ -272,7 +272,8 @@ class Kernel:
                 continue
             drains = isinstance(done_by(command.do, self.fleet.group_of(command.worker)), Drain)
             # The exit may come before the last ack: a worker that left was drained.
-            status: AckStatus = "applied" if drains and message.expected else "expired"
+            has_left = message.expected and not message.status
+            status: AckStatus = "applied" if drains and has_left else "expired"
             if status == "applied" and incarnation is None:
                 self.fleet.apply(message.worker, command.do)
             outputs += self._decider.settle(command_id, "the worker has ended", status)

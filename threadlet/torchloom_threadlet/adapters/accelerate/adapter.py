@@ -8,10 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from torchloom_core.floor.errors import CheckpointError
 from torchloom_threadlet.adapters.accelerate.clipping import Clipping
 from torchloom_threadlet.adapters.framework import FrameworkAdapter
 from torchloom_threadlet.adapters.random_states import draw_nothing_on_resume
 from torchloom_threadlet.adapters.replaced import replaced
+from torchloom_threadlet.cleaning import error_line
 
 _FILE = "torchloom.json"
 _NAME = re.compile(r"step-(\d+)")
@@ -110,11 +112,15 @@ class AccelerateAdapter(FrameworkAdapter):
 
     def load_newest(self) -> int:
         """Load the newest checkpoint; return its number of steps, 0 without one."""
-        found = self._found()
-        if not found:
-            return 0
-        self._accelerator.load_state(str(found[0]))
-        return int(found[0].name.removeprefix("step-"))
+        for path in self._found():
+            try:
+                self._saved_in(path)
+            except CheckpointError as error:  # the same on all ranks
+                _logger.warning("%s: the checkpoint before it is loaded, if there is one", error)
+                continue
+            self._accelerator.load_state(str(path))
+            return int(path.name.removeprefix("step-"))
+        return 0
 
     def _found(self) -> list[Path]:
         """Return the complete checkpoints of the folder, the newest first."""
@@ -149,9 +155,23 @@ class AccelerateAdapter(FrameworkAdapter):
             (Path(output_dir) / _FILE).write_text(json.dumps(state), encoding="utf-8")
 
     def _read(self, models: Any, input_dir: Any) -> None:
-        path = Path(input_dir) / _FILE
-        self._restored = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        self._restored = self._saved_in(Path(input_dir))
         self._restore_knobs()
+
+    def _saved_in(self, folder: Path) -> Mapping[str, Any]:
+        """Return what :meth:`_write` has written, empty for a checkpoint without it."""
+        path = folder / _FILE
+        if not path.exists():
+            return {}
+        try:
+            saved = json.loads(path.read_text(encoding="utf-8"))
+            is_ours = isinstance(saved["loom"]["knobs"], dict) and "step" in saved["loom"]
+            is_ours = is_ours and all(isinstance(epoch, int) for epoch in saved["epochs"])
+        except (OSError, ValueError, RecursionError, LookupError, TypeError) as error:
+            raise CheckpointError(f"{path}: cannot be read: {error_line(error)}") from None
+        if not is_ours:
+            raise CheckpointError(f"{path}: need knobs, a step and epochs of torchLoom, was others")
+        return dict(saved)
 
     def _restore_knobs(self) -> None:
         if self._restored and self._is_managed:

@@ -54,6 +54,7 @@ class LightningAdapter(FrameworkAdapter):
         self._skip, self._loops = 0, dict[str, Any]()
         self._requested: list[str] = []
         self._last = ""
+        self._weights_only: bool | None = None
         self._offers_rewind = False
 
     def manage(self, *parts: Any, **options: Any) -> None:
@@ -137,10 +138,18 @@ class LightningAdapter(FrameworkAdapter):
         def clip_grad_by_norm(optimizer: Any, clip_val: float) -> None:
             self.note_norm(clip_grad_norm_(precision.main_params(optimizer), clip_val))
 
+        connector = trainer._checkpoint_connector
+        restore = connector._restore_modules_and_callbacks
+
+        def restored(path: Any = None, weights_only: bool | None = None) -> None:
+            self._weights_only = weights_only  # as the script has passed to ``fit``
+            restore(path, weights_only)
+
         precision = trainer.precision_plugin
         clips = type(precision).clip_grad_by_norm.__qualname__ == "Precision.clip_grad_by_norm"
         undo = (
             *([replaced(precision, "clip_grad_by_norm", clip_grad_by_norm)] if clips else []),
+            replaced(connector, "_restore_modules_and_callbacks", restored),
             replaced(trainer, "save_checkpoint", save_checkpoint),
             replaced(loop, "run", lambda: self._run(run)),
             replaced(
@@ -205,7 +214,7 @@ class LightningAdapter(FrameworkAdapter):
         trainer = self._trainer
         path = trainer.strategy.broadcast(self._last)
         connector = trainer._checkpoint_connector
-        self.look_first(path, lambda: connector.resume_start(path))
+        self.look_first(path, lambda: connector.resume_start(path, self._weights_only))
         trainer.fit_loop._data_fetcher.teardown()
         self._loops = connector._loaded_checkpoint["loops"]["fit_loop"]
         connector.restore_datamodule()

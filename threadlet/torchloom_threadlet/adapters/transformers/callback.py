@@ -10,6 +10,7 @@ from torch import Tensor
 from transformers import Trainer, TrainerCallback
 from transformers.trainer_callback import ExportableState
 
+from torchloom_core.floor.errors import CheckpointError
 from torchloom_threadlet.adapters.framework import attach_framework
 from torchloom_threadlet.adapters.replaced import replaced
 from torchloom_threadlet.adapters.transformers.adapter import TransformersAdapter
@@ -18,6 +19,9 @@ from torchloom_threadlet.adapters.transformers.place import Place, saved_state
 from torchloom_threadlet.loom import Loom
 
 _logger = logging.getLogger(__name__)
+
+_PLACES = 4
+"""Numbers of a position in the data: epoch, batches, batch size, accumulation."""
 
 
 class TorchLoomCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
@@ -48,6 +52,7 @@ class TorchLoomCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
         self._logged: dict[str, Any] = {}
         self._losses: list[Tensor] = []
         self._grad_norm: Any = None
+        self._script: list[int] = []
         self._since_s, self._tokens = 0.0, 0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
@@ -61,6 +66,7 @@ class TorchLoomCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
             _logger.warning("Trainer has two TorchLoomCallbacks: only the first one acts")
             return
         self._let_go()  # a Trainer begins anew with a smaller batch size if memory is short
+        self._script = _script_of(trainer)  # before a checkpoint's knobs
         self.loom = attach_framework(TransformersAdapter(), rank=args.process_index)
         self._adapter = adapter = cast("TransformersAdapter", self.loom.adapter)
         is_attached = not self.loom.inert
@@ -122,12 +128,23 @@ class TorchLoomCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
         if self._adapter is not None:
             place = self._epochs.place()._replace(checkpoint=None)
             ranks = int(self._trainer.args.world_size)
-            saved = {"loom": self.loom.state_dict(), "place": list(place[:4]), "ranks": ranks}
+            saved = {
+                "loom": self.loom.state_dict(),
+                "place": list(place[:4]),
+                "ranks": ranks,
+                "script": self._script,
+            }
         return {"args": {}, "attributes": {"saved": saved}}
 
     def _restore(self, saved: Any, args: Any) -> None:
-        if saved["ranks"] == args.world_size and not args.ignore_data_skip:
-            self._epochs.start = Place(*saved["place"])
+        place, same = saved.get("place"), saved.get("script") == self._script
+        if not same and args.process_index == 0:
+            _logger.warning(
+                "the script's data, batch size or accumulation is another than in the checkpoint: "
+                "the Trainer computes where the data continues"
+            )
+        if same and saved.get("ranks") == args.world_size and not args.ignore_data_skip:
+            self._epochs.start = _place_of(place)
         self.loom.load_state_dict(saved["loom"])
 
     def _watch(self, trainer: Any) -> list[Any]:
@@ -172,6 +189,21 @@ class TorchLoomCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
             found["grad_norm"] = self._grad_norm
         self._losses, self._since_s, self._tokens = [], now_s, state.num_input_tokens_seen
         return found
+
+
+def _script_of(trainer: Any) -> list[int]:
+    """Return what the position in the data depends on: samples, batch size, accumulation."""
+    args, data = trainer.args, trainer.train_dataset
+    samples = len(data) if hasattr(data, "__len__") else -1
+    return [samples, args.per_device_train_batch_size, args.gradient_accumulation_steps]
+
+
+def _place_of(saved: Any) -> Place:
+    counts = [one for one in saved if isinstance(one, int)] if isinstance(saved, list) else []
+    if len(counts) != _PLACES or min(counts) < 0:
+        raise CheckpointError(f"trainer_state.json: need {_PLACES} counts, was {saved!r:.60}")
+    epoch, batches, batch_size, accumulation = counts
+    return Place(epoch, batches, batch_size, accumulation)
 
 
 def _calling_trainer() -> Any:

@@ -33,11 +33,15 @@ def _is_complete(checkpoint: Path) -> bool:
     """Return whether rank 0 has written its last file, and each rank its random states."""
     try:
         state = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return False
-    ranks = saved_state(state["stateful_callbacks"]).get("ranks", 1)
+    if not isinstance(state, dict):
+        return False
+    ranks = saved_state(state.get("stateful_callbacks")).get("ranks", 1)
     names = {path.name for path in checkpoint.glob("rng_state*.pth")}
-    if ranks > 1:
+    if not isinstance(ranks, int) or ranks > 1:
+        if not isinstance(ranks, int) or ranks > len(names):
+            return False
         names |= {f"rng_state_{rank}.pth" for rank in range(ranks)}
     # A zip file's directory is at its end.
     return all(zipfile.is_zipfile(checkpoint / name) for name in names)

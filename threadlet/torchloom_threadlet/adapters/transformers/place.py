@@ -39,5 +39,6 @@ def saved_state(callbacks: Any) -> Mapping[str, Any]:
     kept = callbacks.get(CALLBACK) if isinstance(callbacks, Mapping) else None
     if isinstance(kept, list):
         kept = kept[-1] if kept else None
-    saved = kept.get("attributes", {}).get("saved") if isinstance(kept, Mapping) else None
+    attributes = kept.get("attributes") if isinstance(kept, Mapping) else None
+    saved = attributes.get("saved") if isinstance(attributes, Mapping) else None
     return saved if isinstance(saved, Mapping) else {}

@@ -30,6 +30,9 @@ _NO_FAULT = (
     *("SUSPENDED", "REVOKED", "RESIZING", "CONFIGURING", "COMPLETING", "STOPPED", "SIGNALING"),
     *("STAGE_OUT", "SPECIAL_EXIT", "RESV_DEL_HOLD", "REQUEUE_FED", "REQUEUE_HOLD", "EXPEDITING"),
 )
+MOST_FAULTS = 2_000_000
+"""Nodes that failed, over all rows: a host list names many in a few characters."""
+
 _STATE = re.compile(r"[A-Z_]+")
 _NO_TIME = ("", "Unknown", "None", "N/A")
 _SAME_NS = 900 * SECOND_NS
@@ -119,6 +122,7 @@ class _Reader:
         self.errors = LineErrors()
         self._zone = zone
         self._lost: list[_Lost] = []
+        self._lost_nodes = 0
         self._down: list[_Down] = []
 
     def read(self, path: Path, progress: Progress) -> None:
@@ -137,6 +141,10 @@ class _Reader:
                 take(_row(columns, cells))
             except TraceError as error:
                 self.errors.add(path, number, str(error))
+            if len(self._down) + self._lost_nodes > MOST_FAULTS:
+                raise TraceError(
+                    f"{path}:{number}: need at most {MOST_FAULTS} failed nodes in all, was more"
+                )
         if take is None:
             raise TraceError(f"{path}: need a header, was an empty file")
 
@@ -177,6 +185,7 @@ class _Reader:
         if state in _NODE_STATES:
             failed = expand(row.get("failednode", ""))
             lost = tuple(failed or nodes)
+            self._lost_nodes += len(lost)
             self._lost.append(_Lost(row["jobid"], state, lost, end_ns, code))
         else:
             self._add(nodes[0], state, end_ns, "job", job=row["jobid"], code=code)
