@@ -8,6 +8,7 @@ from torchft import Optimizer
 
 import torchloom_threadlet
 from tests.threadlet.training.groups import train, with_torchft
+from torchloom_core.floor.errors import KnobError
 from torchloom_threadlet.torchft import attach
 from torchloom_threadlet.training.global_batch import GlobalBatch
 from torchloom_threadlet.training.gradients import Gradients
@@ -203,3 +204,18 @@ def test_a_scheduled_rate_is_reported_as_it_was_set_also_after_a_restart():
     assert (optimizer.param_groups[0]["lr"], again.knobs["lr"]) == (0.25, 0.5)
     assert again.state_dict() == state
     assert again._worker.actuators.set_knobs({"lr": 0.1}) == {"lr": 0.25}
+
+
+def test_a_rate_that_would_scale_the_whole_schedule_far_up_is_refused():
+    loom, optimizer, scheduler = scheduled()
+    for _ in range(20):
+        optimizer.step()
+        scheduler.step()
+    check = loom._worker.actuators.check
+    with pytest.raises(KnobError, match=r"1 now would scale its highest rate to 1.05e\+06"):
+        check({"lr": 1.0})
+    check({"lr": 5e-6})
+    loom._worker.actuators.set_knobs({"lr": 5e-6})
+    optimizer.step()
+    scheduler.step()
+    assert optimizer.param_groups[0]["lr"] == 2.5e-6
