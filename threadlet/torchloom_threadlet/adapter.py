@@ -123,20 +123,24 @@ class Adapter:
     def save(self) -> dict[str, Any]:
         """Return the step and the run-fenced knobs, for the script's own checkpoint.
 
-        ``set`` holds the values to which knobs were set that a schedule has moved since.
+        ``set`` holds the values to which knobs were set that a schedule has moved since,
+        ``script`` those that the script had registered.
         """
+        own = self.worker.actuators.registered
         present, known = self.worker.actuators.fenced_values(), self.worker.actuators.values
         moved = {name for name, value in present.items() if known.get(name, value) != value}
         return {
             "step": whole(self.worker.step),
             "knobs": present,
             "set": {name: known[name] for name in moved},
+            "script": {name: own[name] for name in present.keys() & own.keys()},
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from what :meth:`save` returned; exit if a knob cannot be set.
 
-        Knobs that have their values already, as the optimizer's with its state, stay as they are.
+        Knobs that have their values already, as the optimizer's with its state, stay as they are,
+        and so do those whose value the script itself has changed since.
         """
         worker, knobs, step = self.worker, dict(state["knobs"]), state["step"]
         if not isinstance(step, int) or not -1 <= step < _MOST_STEPS:
@@ -153,11 +157,19 @@ class Adapter:
             except KnobError as error:
                 _logger.warning("the checkpoint's value is ignored: %s", error)
                 del knobs[name]
-        for name, value in knobs.items():
-            if name in specs and worker.actuators.fenced_values().get(name) != value:
-                worker.actuators.set_like_others({name: value})
+        own, then = worker.actuators.registered, state.get("script", {})
+        for name, value in [*knobs.items()]:
+            if name not in specs or worker.actuators.fenced_values().get(name) == value:
+                continue
+            if then.get(name, own.get(name)) != own.get(name):
+                line = "knob %s: the script has %s, no longer %s: the checkpoint's %s is ignored"
+                _logger.warning(line, name, own.get(name), then[name], value)
+                del knobs[name]
+                continue
+            worker.actuators.set_like_others({name: value})
         for name, value in state.get("set", {}).items():
-            worker.actuators.hold(name, value)
+            if name in knobs:
+                worker.actuators.hold(name, value)
         worker.announce()
 
 

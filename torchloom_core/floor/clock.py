@@ -70,7 +70,10 @@ def moment_text(ts_ns: int) -> str:
     ('2026-01-01T00:00:37Z', '2026-01-01')
     """
     seconds, rest_ns = divmod(ts_ns, SECOND_NS)
-    when = datetime.fromtimestamp(seconds, UTC)
+    try:
+        when = datetime.fromtimestamp(seconds, UTC)
+    except (ValueError, OverflowError, OSError):  # before year 1 or after 9999
+        return f"{seconds} s since 1970"
     if rest_ns:
         digits = 3 if rest_ns % 1_000_000 == 0 else 6 if rest_ns % 1000 == 0 else 9
         return f"{when:%Y-%m-%dT%H:%M:%S}.{f'{rest_ns:09}'[:digits]}Z"

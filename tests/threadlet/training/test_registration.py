@@ -219,3 +219,27 @@ def test_a_rate_that_would_scale_the_whole_schedule_far_up_is_refused():
     optimizer.step()
     scheduler.step()
     assert optimizer.param_groups[0]["lr"] == 2.5e-6
+
+
+def test_a_value_that_the_script_has_changed_is_not_overwritten_by_the_checkpoints(caplog):
+    def attach(accumulate):
+        loom, values = torchloom_threadlet.attach(), {"accumulate": accumulate}
+        loom.knob(
+            "accumulate",
+            lambda: values["accumulate"],
+            lambda value: values.update(accumulate=value),
+            kind="int",
+            fence="run",
+        )
+        return loom, values
+
+    loom, _ = attach(2)
+    loom._worker.actuators.set_knobs({"accumulate": 3})
+    state = loom.state_dict()
+    again, values = attach(2)
+    again.load_state_dict(state)
+    assert values["accumulate"] == 3
+    edited, values = attach(8)
+    edited.load_state_dict(again.state_dict())
+    assert values["accumulate"] == 8
+    assert "the script has 8, no longer 2: the checkpoint's 3 is ignored" in caplog.text

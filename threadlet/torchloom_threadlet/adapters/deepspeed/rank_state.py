@@ -1,12 +1,14 @@
 """What a rank adds to a checkpoint of DeepSpeed: random states, data position, schedule, knobs."""
 
 import logging
+import math
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from torchloom_core.floor.errors import CheckpointError
 from torchloom_threadlet.adapters.random_states import draw_nothing_on_resume
 from torchloom_threadlet.checkpoint.json_state import decode, encode
 from torchloom_threadlet.checkpoint.state import random_states, set_random_states
@@ -61,9 +63,14 @@ class RankState:
                 return
         path = own if own.exists() else first  # a rank that was added has the others' knobs
         state = torch.load(path, map_location="cpu", weights_only=True)
-        for name, rates in state["schedule"].items():
-            if hasattr(self._engine.lr_scheduler, name):
-                setattr(self._engine.lr_scheduler, name, rates)
+        scheduler = self._engine.lr_scheduler
+        for name in _SCHEDULE:
+            rates, present = state["schedule"].get(name), getattr(scheduler, name, None)
+            if rates is not None and isinstance(present, list):
+                if len(rates) != len(present) or not all(map(math.isfinite, rates)):
+                    need = f"{len(present)} finite rates as {name}"
+                    raise CheckpointError(f"{path}: need {need}, was {rates!r:.60}")
+                setattr(scheduler, name, rates)
         self._loom.load_state_dict(state["loom"])
         if path is not own:
             return

@@ -41,6 +41,8 @@ class TorchtitanAdapter(FrameworkAdapter):
         else:  # the norm of shards over several meshes is torchtitan's to compute
             self.loom.optimizer(*pairs)
         register_knobs(self.loom, trainer)
+        for name, rate in scheduled_rates(trainer).items():
+            self.worker.actuators.hold(name, rate)
         if saves(trainer):
             self.loom.on_checkpoint(lambda: save_now(trainer))
         self.worker.starting.built()
@@ -71,6 +73,19 @@ def interleaved(trainer: Any) -> list[Any]:
     """Return a trainer's optimizers, each followed by its scheduler."""
     pairs = zip(trainer.optimizers, trainer.lr_schedulers.schedulers, strict=True)
     return [part for pair in pairs for part in pair]
+
+
+def scheduled_rates(trainer: Any) -> dict[str, float]:
+    """Return the rate that each schedule sets from the next step on, by its knob.
+
+    After a restart the optimizer's may be another: a changed rate is in its state, the changed
+    base of the schedule in none.
+    """
+    found = {}
+    for number, schedule in enumerate(trainer.lr_schedulers.schedulers, 1):
+        share = schedule.lr_lambdas[0](schedule.last_epoch)
+        found["lr" if number == 1 else f"opt{number}.lr"] = float(schedule.base_lrs[0] * share)
+    return found
 
 
 def has_one_mesh(trainer: Any) -> bool:
