@@ -119,9 +119,7 @@ def main() -> None:
             ratio = statistics.median(ratios)
             results[name][f"ratio by {what}"] = [ratio, low, high]
             means = [1e3 * statistics.median(some) for some in zip(*own, strict=True)]
-            holds = (
-                "holds" if high <= AT_MOST else "in the interval" if low <= AT_MOST else "missed"
-            )
+            within = "in the interval" if low <= AT_MOST else "missed"
             table.add_row(
                 f"{name} {version(name)}",
                 what,

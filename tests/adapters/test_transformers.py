@@ -155,3 +155,14 @@ async def test_changed_knobs_survive_a_kill_and_the_data_continues_exactly(weave
     (last,) = job.by_step()[max(job.by_step())]
     assert (last["clip"], last["samples"], last["accumulate"]) == (0.5, 4, 3)
     assert last["lr"] > 0.009
+
+
+@pytest.mark.long
+async def test_a_run_of_so_many_steps_makes_them_also_with_larger_steps(weaver, start):
+    job = start("--steps", 150)
+    await job.admit(weaver)
+    larger = {"gradient_accumulation_steps": 6, "batch_size": 16}
+    acks = await job.offer(weaver, 1, SetKnobs(values=larger))
+    assert {ack.status for ack in acks} == {"applied"}, acks
+    assert await job.end() == 0
+    assert max(job.by_step()) == 150

@@ -13,6 +13,8 @@ class DrainPart(TrainerPart[Drain]):
     def do(self, operation: Drain, trainer: Trainer) -> str:
         """Leave; a worker that cannot leave trains on."""
         process, before = trainer.process, trainer.state
+        if before == "paused":  # a rank whose pause has ended does not come
+            process.meet(trainer.cause)
         process.enter("draining")
         try:
             for leave in trainer.functions:

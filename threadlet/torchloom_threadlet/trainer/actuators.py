@@ -74,7 +74,7 @@ class KnobTable:
         self._knobs: dict[str, Knob] = {}
         self._values: dict[str, KnobValue] = {}
         self.registered: dict[str, KnobValue] = {}
-        """The values that knobs had when they were last registered: the script's own."""
+        """The values that knobs had when they were first registered: the script's own."""
 
     @property
     def specs(self) -> tuple[KnobSpec, ...]:
@@ -101,9 +101,8 @@ class KnobTable:
         if knob.spec.fence == "run" and knob.spec.name in self._values:
             check_value(knob.spec, self._values[knob.spec.name])
         self._knobs[knob.spec.name] = knob
-        self.registered.pop(knob.spec.name, None)
         if knob.spec.name in self._values:
-            self.registered[knob.spec.name] = self._values[knob.spec.name]
+            self.registered.setdefault(knob.spec.name, self._values[knob.spec.name])
 
     def set_knob(self, name: str, value: KnobValue) -> None:
         """Call the user's function and read back what it made of the value."""

@@ -137,8 +137,12 @@ class AccelerateAdapter(FrameworkAdapter):
         """Let the script's clipping have the knob: never both act."""
         clipping, actuators = self._clipping, self.worker.actuators
         assert clipping is not None
-        limit = actuators.values.get("clip_norm")
-        if limit:  # from a checkpoint
+        limit, given = actuators.values.get("clip_norm"), self._restored.get("clipping")
+        if limit and given not in (None, clipping.given):
+            line = "clip_norm: the script has %s, no longer %s: the checkpoint's %s is ignored"
+            _logger.warning(line, clipping.given, given, limit)
+            actuators.set_knob("clip_norm", 0.0)
+        elif limit:  # from a checkpoint
             clipping.wanted = float(limit)
             actuators.set_knob("clip_norm", 0.0)
         self.register_clipping(clipping.get, clipping.set)
@@ -151,7 +155,8 @@ class AccelerateAdapter(FrameworkAdapter):
                 + (loader in begun and getattr(loader, "end_of_dataloader", False))
                 for loader in self._accelerator._dataloaders
             ]
-            state = {"loom": self.loom.state_dict(), "epochs": epochs}
+            given = self._clipping.given if self._clipping is not None else None
+            state = {"loom": self.loom.state_dict(), "epochs": epochs, "clipping": given}
             (Path(output_dir) / _FILE).write_text(json.dumps(state), encoding="utf-8")
 
     def _read(self, models: Any, input_dir: Any) -> None:

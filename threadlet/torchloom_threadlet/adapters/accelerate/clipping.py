@@ -21,6 +21,8 @@ class Clipping:
 
     Attributes
     ----------
+    given : float, optional
+        The limit that the script passes.
     wanted : float, optional
         The limit that was set; 0: no clipping.
     norm : Tensor, optional
@@ -33,14 +35,14 @@ class Clipping:
         self, accelerator: Any, begin: Callable[[], None], note: Callable[[Any], None]
     ) -> None:
         self._clip, self._begin, self._note = accelerator.clip_grad_norm_, begin, note
-        self._given: float | None = None
+        self.given: float | None = None
         self.wanted: float | None = None
         self.norm: Any = None
         self.end = replaced(accelerator, "clip_grad_norm_", self._clipped)
 
     def get(self) -> float:
         """Return the limit in force; 0: no clipping."""
-        limit = self._given if self.wanted is None else self.wanted
+        limit = self.given if self.wanted is None else self.wanted
         return 0.0 if limit is None or math.isinf(limit) else float(limit)
 
     def set(self, limit: float) -> None:
@@ -48,8 +50,8 @@ class Clipping:
         self.wanted = limit
 
     def _clipped(self, parameters: Any, max_norm: Any, *rest: Any, **more: Any) -> Any:
-        is_first = self._given is None
-        self._given = float(max_norm)
+        is_first = self.given is None
+        self.given = float(max_norm)
         if is_first:
             self._begin()
         limit = max_norm if self.wanted is None else (self.wanted or math.inf)

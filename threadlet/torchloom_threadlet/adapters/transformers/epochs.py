@@ -94,12 +94,13 @@ class Epochs:
         trainer, outer, number = self._trainer, int(call["epoch"]), int(call["epoch"])
         if not self._has_begun:
             self._find_start(call)
-        is_first = True
-        while number <= outer:
+        is_first, done = True, -1
+        while number <= outer or self._is_short(outer, done):
+            done = int(trainer.state.global_step)
             if not self._has_begun:
                 assert self.start is not None
                 number = self.start.epoch
-                if number > outer:
+                if number > outer and not self._is_short(outer, -1):
                     return
             if not is_first:
                 begin = trainer.callback_handler.on_epoch_begin
@@ -112,6 +113,16 @@ class Epochs:
             if trainer.control.should_training_stop:
                 return
             number += 1
+
+    def _is_short(self, outer: int, done: int) -> bool:
+        """Return whether the Trainer's last epoch is over before ``max_steps``.
+
+        It has counted its epochs with the batches of the script. ``done`` are the steps before
+        the epoch that is over: one without a step is the last.
+        """
+        state = self._trainer.state
+        is_last = outer + 1 >= int(state.num_train_epochs)
+        return is_last and self._trainer.args.max_steps > state.global_step > done
 
     def _find_start(self, call: Mapping[str, Any]) -> None:
         checkpoint = call["resume_from_checkpoint"]
