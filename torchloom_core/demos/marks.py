@@ -20,6 +20,7 @@ VARIABLE = "TORCHLOOM_DEMO"
 _MARK = re.compile(r"(?P<pid>[1-9]\d{0,9})-[0-9a-f]{8}")
 _END_S = 10.0
 _POLL_S = 0.05
+_LOOKS = 2
 
 
 @cache
@@ -39,15 +40,21 @@ def may_run(mark: str) -> bool:
 
 
 def end_marked(mark: str) -> None:
-    """Kill every process with a mark, and return once none is left; StateError if one remains."""
-    deadline = time.monotonic() + _END_S
-    while found := list(_marked(mark)):
+    """Kill every process with a mark, and return once none is left; StateError if one remains.
+
+    It looks twice: a process that is just starting has no environment yet.
+    """
+    deadline, looks = time.monotonic() + _END_S, 0
+    while looks < _LOOKS:
+        found = list(_marked(mark))
+        looks = 0 if found else looks + 1
         for process in found:
             with suppress(psutil.Error):
                 process.kill()
-        if time.monotonic() > deadline:
+        if found and time.monotonic() > deadline:
             raise StateError(f"process {found[0].pid} of an earlier demo does not end")
-        time.sleep(_POLL_S)
+        if looks < _LOOKS:
+            time.sleep(_POLL_S)
 
 
 def _marked(mark: str) -> Iterator[psutil.Process]:
