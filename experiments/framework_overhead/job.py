@@ -1,7 +1,7 @@
-"""Two ranks of one framework, attached or not; rank 0 prints the seconds of each step.
+"""Two attached ranks of one framework; rank 0 prints the seconds of each step.
 
-Beside the seconds of the clock, those of a core that its training thread has used: where other
-programs share the cores, they scatter less.
+Blocks of steps alternate: with torchLoom, and without its part in a step. The steps of one process
+are compared, as those of two processes differ by more than torchLoom costs.
 """
 
 import argparse
@@ -16,7 +16,11 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from torchloom_threadlet.loom import Loom
+from torchloom_threadlet.training.gradients import Gradients
+
 WIDTH, DEPTH, BATCH, SEED = 1024, 4, 256, 11
+BLOCK = 2
 
 
 class Model(nn.Module):
@@ -33,7 +37,11 @@ class Model(nn.Module):
 
 
 class Times:
-    """The seconds between two calls of :meth:`mark`: of the clock, and of a core."""
+    """The seconds between two calls of :meth:`mark`: of the clock, and of a core.
+
+    Every ``BLOCK`` steps torchLoom's part in a step begins or ends, on all ranks at the same one:
+    ``loom.step`` with its vote and report, and the work on gradients before the update.
+    """
 
     def __init__(self) -> None:
         self.seconds: list[tuple[float, float]] = []
@@ -45,6 +53,23 @@ class Times:
         self.seconds.append((now[0] - self._since[0], now[1] - self._since[1]))
         self._since = now
 
+    def alternate(self) -> None:
+        """Let torchLoom take part in every second block alone."""
+        for owner, name in (
+            (Loom, "step"),
+            (Gradients, "_before_step"),
+            (Gradients, "_after_step"),
+        ):
+            setattr(owner, name, self._in_turn(getattr(owner, name), name == "step"))
+
+    def _in_turn(self, function: Any, otherwise: bool) -> Any:
+        def called(*arguments: Any, **named: Any) -> Any:
+            if len(self.seconds) // BLOCK % 2:
+                return function(*arguments, **named)
+            return otherwise or None
+
+        return called
+
 
 def data(steps: int) -> TensorDataset:
     """Return as many samples as two ranks need."""
@@ -53,7 +78,7 @@ def data(steps: int) -> TensorDataset:
     return TensorDataset(inputs, inputs)
 
 
-def with_lightning(steps: int, is_attached: bool, times: Times) -> None:
+def with_lightning(steps: int, times: Times) -> None:
     """Train with Lightning's Trainer."""
     import lightning.pytorch as pl
 
@@ -74,11 +99,9 @@ def with_lightning(steps: int, is_attached: bool, times: Times) -> None:
         def on_train_batch_start(self, *_: Any) -> None:
             times.mark()
 
-    callbacks: list[Any] = [Clock()]
-    if is_attached:
-        from torchloom_threadlet.adapters.lightning import TorchLoomCallback
+    from torchloom_threadlet.adapters.lightning import TorchLoomCallback
 
-        callbacks.append(TorchLoomCallback())
+    callbacks: list[Any] = [Clock(), TorchLoomCallback()]
     trainer = pl.Trainer(
         accelerator="cpu",
         devices=2,
@@ -94,7 +117,7 @@ def with_lightning(steps: int, is_attached: bool, times: Times) -> None:
     trainer.fit(Module(), DataLoader(data(steps), BATCH))
 
 
-def with_transformers(steps: int, is_attached: bool, times: Times) -> None:
+def with_transformers(steps: int, times: Times) -> None:
     """Train with transformers' Trainer."""
     import tempfile
 
@@ -104,11 +127,9 @@ def with_transformers(steps: int, is_attached: bool, times: Times) -> None:
         def on_step_begin(self, *_: Any, **__: Any) -> None:
             times.mark()
 
-    callbacks: list[Any] = [Clock()]
-    if is_attached:
-        from torchloom_threadlet.adapters.transformers import TorchLoomCallback
+    from torchloom_threadlet.adapters.transformers import TorchLoomCallback
 
-        callbacks.append(TorchLoomCallback())
+    callbacks: list[Any] = [Clock(), TorchLoomCallback()]
     arguments = TrainingArguments(
         tempfile.mkdtemp(),
         per_device_train_batch_size=BATCH,
@@ -122,7 +143,7 @@ def with_transformers(steps: int, is_attached: bool, times: Times) -> None:
     Trainer(Model(), arguments, train_dataset=samples, callbacks=callbacks).train()
 
 
-def with_accelerate(steps: int, is_attached: bool, times: Times) -> None:
+def with_accelerate(steps: int, times: Times) -> None:
     """Train with a loop of accelerate."""
     from accelerate import Accelerator
 
@@ -131,12 +152,10 @@ def with_accelerate(steps: int, is_attached: bool, times: Times) -> None:
     model, optimizer, loader = accelerator.prepare(
         model, torch.optim.AdamW(model.parameters(), fused=True), DataLoader(data(steps), BATCH)
     )
-    loom = None
-    if is_attached:
-        from torchloom_threadlet.adapters.accelerate import attach
+    from torchloom_threadlet.adapters.accelerate import attach
 
-        loom = attach(accelerator)
-        loom.manage(optimizer)
+    loom = attach(accelerator)
+    loom.manage(optimizer)
     for _, (inputs, labels) in zip(range(steps), loader, strict=False):
         times.mark()
         with accelerator.accumulate(model):
@@ -145,12 +164,11 @@ def with_accelerate(steps: int, is_attached: bool, times: Times) -> None:
             accelerator.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             optimizer.zero_grad()
-        if loom is not None:
-            loom.step(loss=loss)
+        loom.step(loss=loss)
     accelerator.end_training()
 
 
-def with_deepspeed(steps: int, is_attached: bool, times: Times) -> None:
+def with_deepspeed(steps: int, times: Times) -> None:
     """Train with an engine of DeepSpeed, ZeRO-2."""
     os.environ["DS_ACCELERATOR"] = "cpu"
     import deepspeed
@@ -172,17 +190,16 @@ def with_deepspeed(steps: int, is_attached: bool, times: Times) -> None:
             "steps_per_print": 1_000_000,
         },
     )
-    if is_attached:
-        from torchloom_threadlet.adapters.deepspeed import attach
+    from torchloom_threadlet.adapters.deepspeed import attach
 
-        attach(engine)
+    attach(engine)
     for _, (inputs, labels) in zip(range(steps), loader, strict=False):
         times.mark()
         engine.backward(engine(inputs, labels)["loss"])
         engine.step()
 
 
-def with_torchtitan(steps: int, is_attached: bool, times: Times) -> None:
+def with_torchtitan(steps: int, times: Times) -> None:
     """Train torchtitan's debug model, two layers of it, by FSDP."""
     from tests.adapters.titan_trainer import debug, write_tokenizer
 
@@ -191,11 +208,9 @@ def with_torchtitan(steps: int, is_attached: bool, times: Times) -> None:
     config = debug()
     config.training.seq_len, config.training.steps = 128, steps
     config.checkpoint.enable = False
-    if is_attached:
-        from torchloom_threadlet.adapters.torchtitan import attached
+    from torchloom_threadlet.adapters.torchtitan import attached
 
-        config = attached(config)
-    trainer = config.build()
+    trainer = attached(config).build()
     step = trainer.train_step
 
     def timed_step(batches: Any) -> None:
@@ -207,7 +222,7 @@ def with_torchtitan(steps: int, is_attached: bool, times: Times) -> None:
     trainer.close()
 
 
-def with_ray(steps: int, is_attached: bool, times: Times) -> None:
+def with_ray(steps: int, times: Times) -> None:
     """Train with two workers of Ray Train, which this process starts."""
     from ray.train import RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
@@ -215,7 +230,7 @@ def with_ray(steps: int, is_attached: bool, times: Times) -> None:
     path = Path.cwd() / "times.json"
     TorchTrainer(
         ray_worker,
-        train_loop_config={"steps": steps, "is_attached": is_attached, "path": str(path)},
+        train_loop_config={"steps": steps, "path": str(path)},
         scaling_config=ScalingConfig(num_workers=2),
         run_config=RunConfig(storage_path=str(Path.cwd())),
     ).fit()
@@ -231,12 +246,12 @@ def ray_worker(config: dict[str, Any]) -> None:
     torch.manual_seed(SEED)
     model: Any = prepare_model(Model())
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
-    rank, times, loom = ray.train.get_context().get_world_rank(), Times(), None
-    if config["is_attached"]:
-        from torchloom_threadlet.adapters.ray import attach
+    rank, times = ray.train.get_context().get_world_rank(), Times()
+    times.alternate()
+    from torchloom_threadlet.adapters.ray import attach
 
-        loom = attach()
-        loom.manage(optimizer)
+    loom = attach()
+    loom.manage(optimizer)
     inputs = data(1).tensors[0][:BATCH]
     for _ in range(config["steps"]):
         times.mark()
@@ -244,10 +259,8 @@ def ray_worker(config: dict[str, Any]) -> None:
         loss = model(inputs, inputs)["loss"]
         loss.backward()
         optimizer.step()
-        if loom is not None:
-            loom.step(loss=loss)
-    if loom is not None:
-        loom.close()
+        loom.step(loss=loss)
+    loom.close()
     if rank == 0:
         Path(config["path"]).write_text(json.dumps(times.seconds))
 
@@ -267,12 +280,12 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("framework", choices=JOBS)
     parser.add_argument("--steps", type=int, required=True)
-    parser.add_argument("--attached", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(SEED)
     times = Times()
-    JOBS[options.framework](options.steps, options.attached, times)
+    times.alternate()
+    JOBS[options.framework](options.steps, times)
     if os.environ.get("RANK", "0") == "0":
         sys.stdout.write(f"\ntimes {json.dumps(times.seconds)}\n")
 

@@ -1,9 +1,8 @@
-"""Compare the steps of each framework, attached to a real Weaver, with the same without."""
+"""Compare steps of each framework with torchLoom, and without it, beside a real Weaver."""
 
 import argparse
 import json
 import os
-import random
 import statistics
 import subprocess
 import sys
@@ -19,7 +18,7 @@ from rich.progress import track
 from rich.table import Table
 
 from experiments.bench.machine import with_torch
-from experiments.framework_overhead.job import JOBS
+from experiments.framework_overhead.job import BLOCK, JOBS
 
 ROOT = Path(__file__).parents[2]
 FIRST = 20
@@ -56,17 +55,16 @@ def weaver(folder: Path) -> Iterator[Path]:
         process.wait()
 
 
-def median_step_s(framework: str, steps: int, join: Path | None) -> list[float]:
-    """Run a job of two ranks; return its median step by the clock, and of a core."""
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+def steps_s(framework: str, steps: int, join: Path) -> list[list[float]]:
+    """Run a job of two ranks; return each step's seconds by the clock, and of a core."""
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path}
+    environment |= {"TORCHLOOM_JOIN": str(join), "TORCHLOOM_JOB": os.urandom(4).hex()}
     environment["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = "300"
     command = [sys.executable, "-m"]
     if framework != "ray":  # which starts its workers itself
         command += ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
     command += ["experiments.framework_overhead.job", framework, "--steps", str(steps)]
-    if join is not None:
-        environment |= {"TORCHLOOM_JOIN": str(join), "TORCHLOOM_JOB": os.urandom(4).hex()}
-        command.append("--attached")
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
             command, env=environment, cwd=folder, capture_output=True, text=True, check=False
@@ -74,8 +72,18 @@ def median_step_s(framework: str, steps: int, join: Path | None) -> list[float]:
     found = [line for line in done.stdout.splitlines() if line.startswith("times ")]
     if done.returncode or not found:
         raise SystemExit(f"{framework}: the job failed:\n{done.stderr[-2000:]}")
-    seconds = json.loads(found[0].removeprefix("times "))
-    return [statistics.median(column) for column in zip(*seconds[FIRST:], strict=True)]
+    seconds: list[list[float]] = json.loads(found[0].removeprefix("times "))
+    return seconds
+
+
+def neighbours(seconds: list[float]) -> list[tuple[float, float]]:
+    """Return the mean step of each block without torchLoom, and of the block after it.
+
+    The first steps of a job are left out: its ranks connect, caches fill.
+    """
+    blocks = [seconds[at : at + BLOCK] for at in range(0, len(seconds) - BLOCK + 1, BLOCK)]
+    means = [statistics.mean(block) for block in blocks]
+    return [(means[at], means[at + 1]) for at in range(FIRST // BLOCK, len(means) - 1, 2)]
 
 
 def interval(ratios: list[float]) -> tuple[float, float]:
@@ -86,34 +94,29 @@ def interval(ratios: list[float]) -> tuple[float, float]:
 
 
 def main() -> None:
-    """Run pairs of jobs, in an order that is drawn, and print the ratios."""
+    """Run the jobs, and print the ratios."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=8, help="pairs of jobs per framework")
-    parser.add_argument("--steps", type=int, default=150)
+    parser.add_argument("--rounds", type=int, default=3, help="jobs per framework")
+    parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--frameworks", nargs="+", choices=JOBS, default=list(JOBS))
     options = parser.parse_args()
-    order = random.Random(SEED)
-    pairs: dict[str, list[tuple[list[float], list[float]]]] = {
-        name: [] for name in options.frameworks
+    found: dict[str, list[list[tuple[float, float]]]] = {
+        name: [[], []] for name in options.frameworks
     }
     with tempfile.TemporaryDirectory() as folder, weaver(Path(folder)) as join:
         jobs = [name for _ in range(options.rounds) for name in options.frameworks]
-        for name in track(jobs, "pairs of jobs"):
-            found = {}
-            for is_attached in order.sample([False, True], 2):
-                found[is_attached] = median_step_s(
-                    name, options.steps, join if is_attached else None
-                )
-            pairs[name].append((found[False], found[True]))
+        for name in track(jobs, "jobs"):
+            columns = zip(*steps_s(name, options.steps, join), strict=True)
+            for own, column in zip(found[name], columns, strict=True):
+                own += neighbours(list(column))
     table = Table(
         *("framework", "seconds of", "step alone, ms", "attached, ms", "ratio"),
         *("95 % interval", "bar 1.02"),
     )
     results = {}
-    for name, found_pairs in pairs.items():
-        results[name] = {"version": version(name), "pairs_s": found_pairs}
-        for column, what in enumerate(("the clock", "a core")):
-            own = [(alone[column], attached[column]) for alone, attached in found_pairs]
+    for name, columns in found.items():
+        results[name] = {"version": version(name), "blocks_s": columns}
+        for own, what in zip(columns, ("the clock", "a core"), strict=True):
             ratios = [attached / alone for alone, attached in own]
             low, high = interval(ratios)
             ratio = statistics.median(ratios)

@@ -60,6 +60,8 @@ def main():
     trainer.train(resume_from_checkpoint=last)
     if trainer.is_world_process_zero():
         print("loss", *(f"{one['loss']:.6f}" for one in trainer.state.log_history if "loss" in one))
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":
