@@ -76,15 +76,14 @@ def test(name: str, environment: Path) -> str:
     return f"{counted[0] if counted else 'did not run'} | {took_min:.0f}"
 
 
-def write(rows: dict[str, str]) -> None:
-    """Put rows into the page's table, in the order of FRAMEWORKS."""
+def write(name: str, version: str, row: str) -> None:
+    """Put a row into the page's table, in the order of FRAMEWORKS."""
     before, after = PAGE.read_text(encoding="utf-8").split("|---|---|---|---|---|---|\n")
     found = dict.fromkeys(f"{n} {v}" for n, (_, *two) in FRAMEWORKS.items() for v in two)
     for line in after.splitlines():
-        name, version, *_ = (cell.strip() for cell in line.strip("|").split("|"))
-        found[f"{name} {version}"] = line
-    for key, row in rows.items():
-        found[key] = row
+        other, others_version, *_ = (cell.strip() for cell in line.strip("|").split("|"))
+        found[f"{other} {others_version}"] = line
+    found[f"{name} {version}"] = row
     table = "".join(f"{line}\n" for line in found.values() if line)
     text = f"{before}|---|---|---|---|---|---|\n{table}"
     PAGE.write_text(text, encoding="utf-8")
@@ -95,8 +94,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("frameworks", nargs="*", help="all, if none is named")
     parser.add_argument("--torch", required=True, help="what pip installs, as torch==2.13.0+cpu")
-    parser.add_argument("--newest", action="store_true", help="not the oldest version, too")
-    parser.add_argument("--keep", action="store_true", help="the environments")
     options = parser.parse_args()
     if unknown := set(options.frameworks) - set(FRAMEWORKS):
         parser.error(f"no such framework: {', '.join(unknown)}; there are {', '.join(FRAMEWORKS)}")
@@ -104,16 +101,15 @@ def main() -> None:
     failed = []
     for name in options.frameworks or FRAMEWORKS:
         _, oldest, newest = FRAMEWORKS[name]
-        for version in dict.fromkeys([newest] if options.newest else [oldest, newest]):
+        for version in dict.fromkeys([oldest, newest]):
             print(f"{name} {version}", flush=True)
             environment = install(name, version, options.torch)
             counted = test(name, environment)
             today = datetime.datetime.now(datetime.UTC).date()
-            write({f"{name} {version}": f"| {name} | {version} | {python} | {counted} | {today} |"})
+            write(name, version, f"| {name} | {version} | {python} | {counted} | {today} |")
             if "passed" not in counted or "failed" in counted or "error" in counted:
                 failed.append(f"{name} {version}")
-            if not options.keep:
-                shutil.rmtree(environment)
+            shutil.rmtree(environment)
     if failed:
         raise SystemExit(f"failed: {', '.join(failed)}")
 

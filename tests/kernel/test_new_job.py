@@ -2,10 +2,10 @@
 
 import pytest
 
-from tests.kernel.runs import Run, hello, make_kernel, of, only
+from tests.kernel.runs import Run, hello, make_kernel, of, only, telemetry
 from torchloom_core.capabilities.pause import PauseRun
 from torchloom_core.wire.actions import ChangeKnob, ChangeKnobs
-from torchloom_core.wire.decisions import Issue, KnobDesired, Notice, Outcome, Proposed
+from torchloom_core.wire.decisions import Issue, Judged, KnobDesired, Notice, Outcome, Proposed
 from torchloom_core.wire.events import Recovered
 from torchloom_core.wire.messages import Exit, KnobSpec
 from torchloom_core.wire.operations import FencedChange, SetKnob, WriteLog
@@ -172,3 +172,17 @@ def test_a_launch_that_is_decided_late_ends_what_was_asked_of_the_job_before(run
     begin(run, "second", resumes=False)
     ended = [one for one in run.all(Outcome) if one.detail == "a new job has begun"]
     assert [one.action for one in ended] == [PauseRun()]
+
+
+def test_a_change_of_the_job_before_is_not_rolled_back_in_a_new_job(run):
+    for index in range(20):
+        for worker in ("a-0", "a-1"):
+            run.feed(telemetry(worker, {"loss": 2.0 + 0.01 * (index % 2)}))
+        run.tick()
+    for issue in of(Issue, run.ask(ChangeKnobs(values={"lr": 0.3}))):
+        run.ack(issue.command, step=8)
+    assert run.kernel.run.guards.watches
+    end(run)
+    begin(run, "second", resumes=False)
+    assert not run.kernel.run.guards.watches
+    assert "a new job has begun" in [one.text for one in run.all(Judged)]

@@ -122,18 +122,20 @@ class FrameworkAdapter(TorchrunAdapter):
         if failed:
             raise OSError(f"no checkpoint: {failed[0]}")
 
-    def look_first(self, path: str, load: Callable[[], object]) -> None:
-        """Load a checkpoint's content before a rewind changes anything; on all ranks, or on none.
+    def look_first(self, path: str, load: Callable[[], Any]) -> Any:
+        """Return a checkpoint's content before a rewind changes anything; on all ranks or on none.
 
         Raises
         ------
         Unchanged
             On all ranks, if it cannot be loaded on one of them.
         """
+        found: list[Any] = []
         try:
-            self.together(load, lambda: None)
+            self.together(lambda: found.append(load()), lambda: None)
         except Exception as error:
             raise Unchanged(f"{path}: {error_line(error)}") from error
+        return found[0]
 
     def _vote_alone(self) -> None:
         if not self.loom.inert:

@@ -107,8 +107,7 @@ class TransformersAdapter(FrameworkAdapter):
         trainer, path = self._trainer, self._last
         assert path is not None
         file = Path(path) / "trainer_state.json"
-        self.look_first(path, lambda: TrainerState.load_from_json(str(file)))
-        saved = TrainerState.load_from_json(str(file))
+        saved = self.look_first(path, lambda: TrainerState.load_from_json(str(file)))
         own = saved_state(saved.stateful_callbacks)
         trainer._load_from_checkpoint(path)
         trainer._load_optimizer_and_scheduler(path)
