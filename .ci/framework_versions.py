@@ -9,6 +9,7 @@ import datetime
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -61,17 +62,16 @@ def test(name: str, environment: Path) -> str:
     command = [environment / "bin/python", "-m", "pytest", *files]
     command += ["-k", name, "-m", "", "-p", "no:cacheprovider"]
     own_first = os.pathsep.join([str(environment / "bin"), os.environ["PATH"]])
-    done = subprocess.run(
-        command,
-        cwd=ROOT,
-        env=os.environ | {"PATH": own_first, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
-    print(done.stdout[-6000:])
-    counted = re.search(r"\d+ (?:passed|failed|error|skipped).*(?= in [\d.:]+s)", done.stdout)
+    env = os.environ | {"PATH": own_first, "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True) as running:
+        try:
+            printed, _ = running.communicate(timeout=TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            running.send_signal(signal.SIGINT)  # pytest's fixtures end what they started
+            print(running.communicate()[0][-6000:])
+            return f"did not end | {TIMEOUT_S // 60}"
+    print(printed[-6000:])
+    counted = re.search(r"\d+ (?:passed|failed|error|skipped).*(?= in [\d.:]+s)", printed)
     took_min = (time.monotonic() - start_s) / 60
     return f"{counted[0] if counted else 'did not run'} | {took_min:.0f}"
 
