@@ -1,8 +1,12 @@
-"""A population of two for the tests; prints each result as a line of JSON."""
+"""A population of two for the tests; prints each result as a line of JSON.
+
+Arguments: how it trains, and a file for which its members wait.
+"""
 
 import json
 import os
 import sys
+import time
 
 import ray
 import torch
@@ -16,8 +20,12 @@ def train(config):
     torch.nn.init.constant_(model.weight, float(config["member"]))
     optimizer = torch.optim.SGD(model.parameters(), config["lr"], momentum=0.5)
     member = Member(model=model, optimizer=optimizer)
+    while not os.path.exists(config["awaits"]):
+        time.sleep(0.05)
     goes_on = True
     while goes_on:
+        if config["fails"] and model.weight.item() < config["member"]:
+            raise ValueError("it has taken over the other's weights")
         lr = optimizer.param_groups[0]["lr"]
         goes_on = member.report({"loss": model.weight.item(), "lr": lr, "process": os.getpid()})
 
@@ -49,18 +57,24 @@ def main():
     scheduler = TorchLoomPBT(
         time_attr="training_iteration",
         perturbation_interval=2,
-        hyperparam_mutations={"lr": [0.5, 0.25], "momentum": lambda: 2.0},  # which is refused
+        hyperparam_mutations={"lr": [0.25, 0.125], "momentum": lambda: 2.0},  # which is refused
         resample_probability=1,
         quantile_fraction=0.5,
         synch=sys.argv[1] == "synch",
     )
     tune.Tuner(
         tune.with_resources(train, {"cpu": 1}),
-        param_space={"member": tune.grid_search([1, 2]), "lr": 0.5},
+        param_space={
+            "member": tune.grid_search([1, 2]),
+            "lr": 0.5,
+            "fails": sys.argv[1] == "failing",
+            "awaits": sys.argv[2],
+        },
         tune_config=tune.TuneConfig(metric="loss", mode="min", scheduler=scheduler),
         run_config=tune.RunConfig(
             storage_path=os.getcwd(),
             stop=Stopper(),
+            failure_config=tune.FailureConfig(fail_fast=True),
             callbacks=[Printer()],
             verbose=0,
         ),

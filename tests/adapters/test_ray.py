@@ -147,20 +147,29 @@ def test_without_a_weaver_losses_are_those_of_the_script_alone(start):
         assert len(losses[0]) == 60
 
 
+class Population:
+    def __init__(self, folder, kind, awaits=__file__, **environment):
+        script = Path(__file__).parent / "ray_population.py"
+        own = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(script.parents[2])} | environment
+        self.process = subprocess.Popen(
+            [sys.executable, script, kind, awaits],
+            env=os.environ | own,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=folder,
+        )
+
+    def lines(self):
+        """Wait for its end, and return what it printed."""
+        printed, errors = self.process.communicate(timeout=DEADLINE_S)
+        assert self.process.returncode == 0, errors[-3000:]
+        return [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
+
+
 @pytest.mark.parametrize("kind", ["synch", "asynchronous"])
 def test_a_worse_member_takes_over_a_better_one_in_its_own_process(tmp_path, kind):
-    script = Path(__file__).parent / "ray_population.py"
-    done = subprocess.run(
-        [sys.executable, script, kind],
-        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(script.parents[2])},
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        timeout=DEADLINE_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    lines = Population(tmp_path, kind).lines()
     of = [[line for line in lines if line["trial"] == trial] for trial in (0, 1)]
     assert [line["loss"] for line in of[0]] == [1.0] * len(of[0])
     losses = [line["loss"] for line in of[1]]
@@ -169,6 +178,26 @@ def test_a_worse_member_takes_over_a_better_one_in_its_own_process(tmp_path, kin
     assert losses[-1] == 1.0
     assert all(line["lr"] == line["in"] for line in lines)
     assert len({line["process"] for line in lines}) == 2
+
+
+@pytest.mark.parametrize(("kind", "ending"), [("synch", ""), ("failing", "failed")])
+def test_a_members_own_rate_and_its_end_are_reported(start_run, tmp_path, kind, ending):  # noqa: F811
+    run = start_run("[weaver]\nstate_dir = 'state'")
+    run.start_weaver()
+    go = tmp_path / "go"
+    members = Population(tmp_path, kind, go, TORCHLOOM_JOIN=str(run.state / "join.json"))
+    until(lambda: len(run.ask("status")["workers"]) == 2)
+    go.touch()
+    lines = members.lines()
+    better, worse = sorted(run.ask("status")["workers"], key=lambda worker: worker["worker"])
+    assert better["knobs"]["lr"] == 0.5
+    assert worse["knobs"]["lr"] < 0.5
+    if not ending:
+        assert worse["knobs"]["lr"] == [line["lr"] for line in lines if line["trial"] == 1][-1]
+    until(lambda: run.worker(better["worker"])["state"] == "left")
+    until(lambda: run.worker(worse["worker"])["ending"] == ending)
+    assert run.worker(worse["worker"])["state"] == ("gone" if ending else "left")
+    assert run.torchloom("pause").returncode != 0
 
 
 def test_a_script_that_starts_the_trainer_is_refused_in_one_line():

@@ -122,6 +122,15 @@ class FrameworkAdapter(TorchrunAdapter):
         if failed:
             raise OSError(f"no checkpoint: {failed[0]}")
 
+    def fail(self, error: BaseException) -> None:
+        """Report that training has ended by an error, although the process continues."""
+        if self.loom.is_over:
+            return
+        self.close()
+        self.loom._on_exception(error)
+        self.loom._close()
+        self.worker.end_incarnation()
+
     def look_first(self, path: str, load: Callable[[], Any]) -> Any:
         """Return a checkpoint's content before a rewind changes anything; on all ranks or on none.
 

@@ -24,15 +24,6 @@ class MonarchAdapter(FrameworkAdapter):
         for save in self.worker.actuators.functions("checkpoint"):
             self.together(save, lambda: None)
 
-    def fail(self, error: BaseException) -> None:
-        """Report that training has ended by an error, although the process continues."""
-        if self.loom.is_over:
-            return
-        self.close()
-        self.loom._on_exception(error)
-        self.loom._close()
-        self.worker.end_incarnation()
-
     def _begin_votes(self, process_group: Any) -> None:
         if self._is_alone:
             self._vote_alone()

@@ -7,18 +7,20 @@ waits in ``tune.report``.
 import json
 import logging
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import ray
 import safetensors.torch
 import torch
 from ray import tune
+from ray.train._internal.session import get_session
 
 from torchloom_core.floor.errors import ConfigError
 from torchloom_threadlet.adapters.framework import attach_framework
 from torchloom_threadlet.adapters.ray.adapter import RayAdapter
 from torchloom_threadlet.checkpoint.json_state import decode, encode
 from torchloom_threadlet.cleaning import error_line
+from torchloom_threadlet.loom import Loom
 
 _logger = logging.getLogger(__name__)
 
@@ -64,6 +66,7 @@ class Member:
                 if isinstance(part, torch.optim.Optimizer | torch.optim.lr_scheduler.LRScheduler)
             )
         )
+        _end_with_trial(self.loom)
         _present = self
 
     def report(self, metrics: dict[str, Any], **options: Any) -> bool:
@@ -92,6 +95,7 @@ class Member:
                     actuators.set_knobs({name: values[name]})
                 except Exception as error:  # noqa: BLE001 - such as a perturbed momentum above 1
                     _logger.warning("Member: %s keeps its value: %s", name, error_line(error))
+            self.loom.adapter.worker.announce()
             self.loom.note("mutated", **values)
 
     def send(self, values: Mapping[str, Any], state: bytes) -> None:
@@ -113,6 +117,23 @@ class Member:
         state = decode(json.loads(text), safetensors.torch.load(data))
         for name, part in self._parts.items():
             part.load_state_dict(state[name])
+
+
+def _end_with_trial(loom: Loom) -> None:
+    """Report the end of this trial: Tune ends its process without running what is due at exit."""
+    session = get_session()
+    thread = session.training_thread
+    finish, propagate = session.finish, thread._propagate_exception
+
+    def stopped(timeout: float | None = None) -> Any:
+        loom.close()  # of no effect once it has failed
+        return finish(timeout=timeout)
+
+    def failed(error: BaseException) -> None:
+        cast("RayAdapter", loom.adapter).fail(error)
+        propagate(error)
+
+    session.finish, thread._propagate_exception = stopped, failed
 
 
 _present: Member | None = None
