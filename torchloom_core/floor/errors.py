@@ -163,6 +163,10 @@ class KernelFailure(TorchloomError):
     exit_code = 10
 
 
+class AssignmentError(TorchloomError):
+    """Raised for an assignment that leaves out a part, or names one twice."""
+
+
 class LighthouseError(TorchloomError):
     """A lighthouse cannot listen, or its state cannot be used."""
 

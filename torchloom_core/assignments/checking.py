@@ -1,0 +1,67 @@
+"""Whether an assignment is whole, and what has to be copied before it begins."""
+
+from collections.abc import Mapping
+
+from torchloom_core.floor.errors import AssignmentError
+from torchloom_core.wire.assignment import Assignment, Copy
+
+
+def check_assignment(assignment: Assignment) -> None:
+    """Check that each route computes each layer once and in order.
+
+    Raises
+    ------
+    AssignmentError
+        In one line that names the replica or expert.
+    """
+    for number, route in enumerate(assignment.routes):
+        reached = 0
+        for stage in route:
+            if stage.first != reached or stage.end <= stage.first:
+                raise AssignmentError(
+                    f"replica {number}: need layers from {reached} on at {stage.worker}, "
+                    f"were {stage.first} to {stage.end}"
+                )
+            reached = stage.end
+        if reached != assignment.layers:
+            raise AssignmentError(
+                f"replica {number}: need all {assignment.layers} layers, were {reached}"
+            )
+        names = [stage.worker for stage in route]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise AssignmentError(f"replica {number}: {twice[0]} has two stages of it")
+    for number, held in enumerate(assignment.experts):
+        if len(set(held)) < len(held):
+            raise AssignmentError(f"expert {number}: a worker is named twice")
+    if both := sorted(set(assignment.standbys) & set(assignment.workers)):
+        raise AssignmentError(f"standby {both[0]}: has a part already")
+
+
+def copies(assignment: Assignment, held: Mapping[str, frozenset[int]]) -> tuple[Copy, ...]:
+    """Return the layers to send so that each worker holds its own.
+
+    The holder that has to send the least so far is taken, in the order of ``held``.
+
+    Parameters
+    ----------
+    held
+        By worker, the layers that it holds whole and of the same step.
+
+    Raises
+    ------
+    AssignmentError
+        If nobody holds a layer.
+    """
+    sent = dict.fromkeys(held, 0)
+    found = []
+    for target in assignment.workers:
+        for layer in assignment.layers_of(target):
+            if layer in held.get(target, ()):
+                continue
+            sources = [worker for worker, layers in held.items() if layer in layers]
+            if not sources:
+                raise AssignmentError(f"layer {layer}: no worker holds it")
+            source = min(sources, key=lambda worker: sent[worker])
+            sent[source] += 1
+            found.append(Copy(layer, source, target))
+    return tuple(found)

@@ -1,0 +1,150 @@
+"""The messages between the workers of a program and the rendezvous that forms its generations.
+
+A *generation* is the time in which one assignment holds: from the moment at which the rendezvous
+has sent it until one of its workers ends, or all have agreed, with the commit of a step, to stop
+for the next one. One JSON message a line, over one TCP connection a worker: the end of the
+connection is the worker's end.
+
+A step is *reduced* on a worker once its gradients are those of the whole batch, and *committed*
+once all workers have voted for it after that. A worker keeps the reduced gradients until the vote
+on the next step is over. So if one worker has committed a step, all others can: none is lost.
+"""
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from torchloom_core.wire.assignment import MAX_PARTS, Assignment, Copy, Part
+from torchloom_core.wire.limits import Count, Name, ShortText, Text
+
+MAX_LINE = 4_000_000
+"""Bytes of a message, at most."""
+
+Step = Annotated[int, msgspec.Meta(ge=-1, le=2**53)]
+"""The number of a step; -1 before the first."""
+
+Parts = Annotated[tuple[Part, ...], msgspec.Meta(max_length=MAX_PARTS)]
+
+
+class Join(msgspec.Struct, frozen=True, kw_only=True, tag="join"):
+    """A worker's first message on a connection.
+
+    Attributes
+    ----------
+    incarnation : int
+        Start of its process, milliseconds since the Unix epoch.
+    store : str
+        Address of the key-value store that it offers to a generation, ``host:port``.
+    generation : int
+        The generation that it is in, if it connects again; 0 for a new process.
+    layers, experts : int
+        How many the program has: the same for all workers.
+    replicas : int
+        How many replicas the program asks for.
+    layer_bytes : tuple of int
+        Bytes of each layer's weights and optimizer state, ``(layers,)``.
+    """
+
+    worker: Name
+    incarnation: Count
+    store: ShortText
+    generation: Count = 0
+    layers: Part
+    experts: Part = 0
+    replicas: Part = 1
+    layer_bytes: Annotated[tuple[Count, ...], msgspec.Meta(max_length=MAX_PARTS)] = ()
+
+
+class Fault(msgspec.Struct, frozen=True, kw_only=True, tag="fault"):
+    """A worker cannot finish a step of this generation: a peer's connection has failed."""
+
+    generation: Count
+    detail: Text = ""
+
+
+class Stopped(msgspec.Struct, frozen=True, kw_only=True, tag="stopped"):
+    """A worker has left this generation and waits for the next; what it has.
+
+    Attributes
+    ----------
+    committed : int
+        The last step that it has committed.
+    reduced : int
+        The step whose reduced gradients it keeps, -1 for none.
+    layers, experts : tuple of int
+        Those that it holds whole, as of ``committed``.
+    layer_s : tuple of float
+        Measured seconds of forward and backward of each layer and micro-batch, ``(layers,)``;
+        0 where it has measured none.
+    """
+
+    generation: Count
+    committed: Step
+    reduced: Step = -1
+    layers: Parts = ()
+    experts: Parts = ()
+    layer_s: Annotated[
+        tuple[Annotated[float, msgspec.Meta(ge=0, le=1e6)], ...],
+        msgspec.Meta(max_length=MAX_PARTS),
+    ] = ()
+
+
+class Beat(msgspec.Struct, frozen=True, kw_only=True, tag="beat"):
+    """A worker's process runs; ``committed`` is its last step, ``layer_s`` as in Stopped."""
+
+    committed: Step = -1
+
+
+class Leave(msgspec.Struct, frozen=True, kw_only=True, tag="leave"):
+    """A worker ends on purpose: finished with all steps, or drained."""
+
+    finished: bool = False
+
+
+FromWorker = Join | Fault | Stopped | Beat | Leave
+
+
+class Stop(msgspec.Struct, frozen=True, kw_only=True, tag="stop"):
+    """Cut the connections of this generation, which is over, and say what you have."""
+
+    generation: Count
+    why: ShortText = ""
+
+
+class Regroup(msgspec.Struct, frozen=True, kw_only=True, tag="regroup"):
+    """Vote for generation ``next``: once all have, stop after that step."""
+
+    next: Count
+    why: ShortText = ""
+
+
+class Begin(msgspec.Struct, frozen=True, kw_only=True, tag="begin"):
+    """The next generation.
+
+    Attributes
+    ----------
+    committed : int
+        The step to roll forward to: one worker at least has committed it.
+    store : str
+        Address of the key-value store through which its groups are formed.
+    copies : tuple of Copy
+        Layers to send and receive, in this order, after rolling forward.
+    expert_copies : tuple of Copy
+        Experts, likewise; ``layer`` is the expert's number.
+    """
+
+    assignment: Assignment
+    committed: Step
+    store: ShortText
+    copies: Annotated[tuple[Copy, ...], msgspec.Meta(max_length=4 * MAX_PARTS)] = ()
+    expert_copies: Annotated[tuple[Copy, ...], msgspec.Meta(max_length=4 * MAX_PARTS)] = ()
+
+
+class Halt(msgspec.Struct, frozen=True, kw_only=True, tag="halt"):
+    """No assignment is possible: the program ends, for this reason."""
+
+    why: Text
+    status: Literal["lost", "refused"] = "lost"
+
+
+FromRendezvous = Stop | Regroup | Begin | Halt
