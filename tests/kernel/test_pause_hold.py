@@ -57,7 +57,7 @@ def test_a_pause_at_one_step_is_in_force_and_the_outcome_has_its_end(run):
     assert of(PauseChanged, run.ack(first, step=10)) == []
     outputs = run.ack(second, step=10)
     assert only(PauseChanged, outputs).verdict == first.cause == run.kernel.run.pauses.verdict
-    assert run.kernel.run.pauses.making == ""
+    assert run.kernel.run.pauses.makings == []
     assert only(Outcome, outputs).detail == (
         "2 workers paused at step 10, until torchloom resume; they resume by themselves if this "
         "Weaver is unreachable for 3 s"

@@ -211,9 +211,9 @@ class WeaversPart:
 
         await eventually(none_is_open)
 
-    async def publish_pause(self, verdict, over="", epoch=1, run=RUN):
+    async def publish_pause(self, verdict, over="", epoch=1, run=RUN, role=""):
         """Publish the pause in force once."""
-        message = PauseState(run=run, epoch=epoch, verdict=verdict, over=over)
+        message = PauseState(run=run, epoch=epoch, verdict=verdict, over=over, role=role)
         await self.client.publish(subjects.pause_state(RUN), encode(message))
 
     @contextlib.asynccontextmanager

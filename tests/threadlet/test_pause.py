@@ -58,6 +58,7 @@ async def test_only_the_present_weaver_of_this_run_is_believed(weaver, start_tra
     async with weaver.confirming_pause(CAUSE):
         hello = await pause(weaver, trainer)
         await weaver.publish_pause("", epoch=0)
+        await weaver.publish_pause("", role="rollout")
         await weaver.publish_pause("", run="another")
         await weaver.client.publish("tl.pause.run", b'{"stream": "TL_CMD_run", "seq": 1}')
         done = len(trainer.journal("step"))

@@ -1,6 +1,6 @@
 """What a capability's module ``command`` imports, see docs/actions.md."""
 
-from torchloom_core.cli.options import HERE, WAIT_S, AsJson, Connection, Wait
+from torchloom_core.cli.options import HERE, WAIT_S, AsJson, Connection, Role, Wait
 from torchloom_core.cli.output import console
 from torchloom_core.cli.times import Duration
 from torchloom_core.cli.weaver_client import propose
@@ -13,6 +13,7 @@ __all__ = [
     "Connection",
     "Duration",
     "RequestError",
+    "Role",
     "Wait",
     "console",
     "propose",

@@ -46,6 +46,10 @@ Wait = Annotated[
     ),
 ]
 
+Role = Annotated[
+    str, Parameter(name="--role", show_default=False, help="Only this role. Default: all roles.")
+]
+
 WAIT_S = 60.0
 """The default of ``Wait``, seconds."""
 SCORES = ("scipy", "sklearn", "statsmodels")

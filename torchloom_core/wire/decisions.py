@@ -248,11 +248,13 @@ class Withdrawal(msgspec.Struct, frozen=True, kw_only=True, tag="withdrawal"):
 class PauseChanged(msgspec.Struct, frozen=True, kw_only=True, tag="pause_held"):
     """The pause of ``verdict`` is in force from now on.
 
-    Empty: no pause is in force; the one of ``over`` has ended or was never complete.
+    Empty: no pause is in force; the one of ``over`` has ended or was never complete. ``role`` is
+    the role that it concerns; absent: all.
     """
 
     verdict: str
     over: str = ""
+    role: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class ForecastWanted(msgspec.Struct, frozen=True, kw_only=True, tag="forecast_wanted"):

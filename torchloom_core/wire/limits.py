@@ -42,6 +42,9 @@ Name = Annotated[str, msgspec.Meta(pattern=NAME)]
 RackName = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_-]{0,64}\Z")]
 """A name, or empty if the rack is unknown."""
 
+RoleName = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_-]{0,64}\Z")]
+"""The name of a role, or empty for every role that is meant."""
+
 SessionName = Annotated[str, msgspec.Meta(pattern=r"\A([A-Za-z0-9_-]{1,32}(\.[a-z0-9]{1,8})?)?\Z")]
 """The name that a person entered at a web page, a dot and the page's id; or empty."""
 

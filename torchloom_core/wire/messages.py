@@ -31,6 +31,7 @@ from torchloom_core.wire.limits import (
     Pid,
     QuorumId,
     RackName,
+    RoleName,
     Seconds,
     ShortText,
     Stamp,
@@ -272,12 +273,15 @@ class PauseState(msgspec.Struct, frozen=True, kw_only=True, tag="pause_state"):
         The verdict whose pause is in force; empty: none, and paused workers resume.
     over : str
         The verdict of the pause that has just ended: a worker that has not paused yet must not.
+    role : str
+        The role whose pause it is: workers of other roles ignore it; empty: of all.
     """
 
     run: Name
     epoch: Count
     verdict: OptionalId = ""
     over: OptionalId = ""
+    role: RoleName = ""
     v: Version = SCHEMA_VERSION
 
 

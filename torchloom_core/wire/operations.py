@@ -5,7 +5,16 @@ from typing import ClassVar
 import msgspec
 
 from torchloom_core.wire.landscape import LandscapeRequest
-from torchloom_core.wire.limits import Count, Int64, KnobName, KnobValue, KnobValues, Name, Text
+from torchloom_core.wire.limits import (
+    Count,
+    Int64,
+    KnobName,
+    KnobValue,
+    KnobValues,
+    Name,
+    RoleName,
+    Text,
+)
 from torchloom_core.wire.links import ProbeAddress, ProbeBytes
 from torchloom_core.wire.messages import Groups
 from torchloom_core.wire.preview import PreviewRequest
@@ -149,11 +158,15 @@ class FencedChange(_Verb, Operation, frozen=True, kw_only=True, tag="fenced_chan
         The operation, the same for all, of a kind that its trainer's part lets be fenced.
     groups : tuple of str
         The groups that apply it; empty: all. The others only take part in the agreement.
+    role : str
+        The role whose ranks it concerns, where a run has several; empty: that of the groups, or of
+        the knobs, or all.
     """
 
     number: Int64
     do: Operation
     groups: Groups = ()
+    role: RoleName = ""
 
 
 class Withdraw(_Verb, Operation, frozen=True, kw_only=True, tag="withdraw"):

@@ -52,6 +52,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         How many were not applied in all, and how many of these were rejected.
     change : int
         The number of the fenced change; 0: each worker applies it by itself.
+    role : str
+        The role whose ranks make the fenced change; empty: all of the run.
     fate : str
         The state of a fenced change: ``offered``; ``refused`` by a rank, or called off;
         ``withdrawn`` from all ranks after that; ``failed`` on a rank and rolled back on all.
@@ -75,6 +77,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     missed_count: int = 0
     refused_count: int = 0
     change: int = 0
+    role: str = ""
     fate: Literal["offered", "refused", "withdrawn", "failed"] = "offered"
     landed: tuple[int, ...] = ()
     called_off: str = ""

@@ -161,6 +161,8 @@ class Worker(Reporter):
         with self._inbox_lock:
             if state.run != self.run or not self._inbox.accepts(state.epoch):
                 return
+            if state.role not in ("", self.identity.placement.role):
+                return
             self.lease.update(state, time.monotonic())
         if state.over:
             self.changes.cancel(state.over)

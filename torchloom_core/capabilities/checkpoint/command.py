@@ -10,7 +10,16 @@ from torchloom_core.capabilities.checkpoint.export_command import Place, export_
 from torchloom_core.checkpoints.layout import Folder
 from torchloom_core.checkpoints.storage import storage_at
 from torchloom_core.checkpoints.stored import Checkpoint, complete_folders, read_manifest
-from torchloom_core.cli.capability import HERE, WAIT_S, AsJson, Connection, Wait, console, propose
+from torchloom_core.cli.capability import (
+    HERE,
+    WAIT_S,
+    AsJson,
+    Connection,
+    Role,
+    Wait,
+    console,
+    propose,
+)
 from torchloom_core.cli.output import print_json, span
 from torchloom_core.cli.progress import progress
 from torchloom_core.floor.errors import CheckpointError
@@ -23,9 +32,14 @@ _MB = 1e6
 
 @checkpoint.default
 def save(
-    group: str | None = None, /, *, wait: Wait = WAIT_S, connection: Connection = HERE
+    group: str | None = None,
+    /,
+    *,
+    role: Role = "",
+    wait: Wait = WAIT_S,
+    connection: Connection = HERE,
 ) -> None:
-    """Save a checkpoint now, in one replica group or in all.
+    """Save a checkpoint now, in one replica group, in those of a role, or in all.
 
     Workers call their save function at their next step boundary. With loom.checkpoints it is done
     when all ranks know: they save a few steps later, see torchloom checkpoint list.
@@ -35,7 +49,7 @@ def save(
     group
         Replica group that saves. Default: all groups.
     """
-    propose(SaveCheckpoint(group=group), wait, connection)
+    propose(SaveCheckpoint(group=group, role=role or msgspec.UNSET), wait, connection)
 
 
 class Listed(msgspec.Struct, kw_only=True):

@@ -11,6 +11,7 @@ from torchloom_core.live.capability import (
     landed_text,
     workers_text,
 )
+from torchloom_core.live.kernel.actions.run import of_role
 from torchloom_core.wire.operations import SAVES_TOGETHER, Checkpoint
 
 
@@ -24,42 +25,49 @@ class CheckpointKind(ActionKind[SaveCheckpoint]):
     operations = (Checkpoint,)
 
     def target(self, action: SaveCheckpoint) -> str:
-        """Return the one target of all checkpoints."""
-        return "checkpoint"
+        """Return the one target of all checkpoints of a role."""
+        return of_role("checkpoint", action.role or "")
 
     def obstacle(self, action: SaveCheckpoint, run: Run) -> str:
         """Refuse where no training worker can save."""
         group = action.group
+        role = action.role or ""
         if group is not None and (problem := run.not_training(group)):
             return problem
-        of_group = "" if group is None else f" of {group}"
+        if role and (problem := run.no_role(role)):
+            return problem
+        of_group = (f" of role {role}" if role else "") if group is None else f" of {group}"
         need = "has a save function: register one with loom.on_checkpoint"
-        if not _savers(group, run):
+        if not _savers(action, run):
             return f"no training worker{of_group} {need}"
-        if run.pauses.verdict or not _save_together(group, run):
+        roles = {role} if role else run.roles_of(_groups(group))
+        if run.pauses.paused(roles) or not _save_together(action, run):
             return ""
-        return cannot_agree("a checkpoint of this framework", run, run.roles_of(_groups(group)))
+        return cannot_agree("a checkpoint of this framework", run, roles)
 
     def stages(self, action: SaveCheckpoint, run: Run) -> Stages:
         """Return the one stage for all workers that save; paused ones are at one step anyway."""
-        if _save_together(action.group, run) and not run.pauses.verdict:
-            return fenced_stages(Checkpoint(), run, _groups(action.group))
-        return Stages((run.stage(_savers(action.group, run), Checkpoint()),))
+        groups, role = _groups(action.group), action.role or ""
+        paused = run.pauses.paused({role} if role else run.roles_of(groups))
+        if _save_together(action, run) and not paused:
+            return fenced_stages(Checkpoint(), run, groups, role)
+        return Stages((run.stage(_savers(action, run), Checkpoint()),))
 
     def summary(self, action: SaveCheckpoint, plan: Plan, run: Run) -> str:
         """Return how many workers saved, and those that save together at which step."""
-        at_step = landed_text(plan) if _save_together(action.group, run) else ""
+        at_step = landed_text(plan) if _save_together(action, run) else ""
         return f"saved by {workers_text(plan)}{at_step}"
 
 
-def _savers(group: str | None, run: Run) -> list[int]:
+def _savers(action: SaveCheckpoint, run: Run) -> list[int]:
     paused = run.able(run.rows_in("paused"), SAVES_TOGETHER)  # all at one step
     rows = run.able([*run.rows_in("training"), *paused], "checkpoint")
-    return [row for row in rows if group in (None, run.fleet.hello[row].group)]
+    of_group = [row for row in rows if action.group in (None, run.fleet.hello[row].group)]
+    return run.with_role(of_group, action.role or "")
 
 
-def _save_together(group: str | None, run: Run) -> bool:
-    return bool(run.able(_savers(group, run), SAVES_TOGETHER))
+def _save_together(action: SaveCheckpoint, run: Run) -> bool:
+    return bool(run.able(_savers(action, run), SAVES_TOGETHER))
 
 
 def _groups(group: str | None) -> tuple[str, ...]:

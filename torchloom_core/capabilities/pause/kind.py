@@ -1,4 +1,6 @@
-"""Pause: every training worker waits at its next step boundary, or none does."""
+"""Pause: every training worker, of one role or of all, waits at a step boundary, or none does."""
+
+from typing import cast
 
 from torchloom_core.capabilities.pause import PauseRun
 from torchloom_core.live.capability import (
@@ -12,7 +14,8 @@ from torchloom_core.live.capability import (
     missed_text,
     workers_text,
 )
-from torchloom_core.live.kernel.actions.run import PAUSING
+from torchloom_core.live.fleet.run_pause import RunPause
+from torchloom_core.live.kernel.actions.run import PAUSING, of_role
 from torchloom_core.wire.operations import Pause
 
 RESUMING = "pause"
@@ -32,45 +35,58 @@ class PauseKind(ActionKind[PauseRun]):
     all_or_none = True
 
     def target(self, action: PauseRun) -> str:
-        """Return the run."""
-        return PAUSING
+        """Return the run, or its role."""
+        return of_role(PAUSING, action.role)
 
     def obstacle(self, action: PauseRun, run: Run) -> str:
-        """Refuse a second pause, and a pause without a training worker."""
-        if run.pauses.verdict:
-            return "the run is already paused: resume it first"
-        if run.plans.on(RESUMING):
-            return "the run is being resumed"
-        return "" if run.rows_in("training", "paused") else "no worker is training"
+        """Refuse a second pause, also of a part, and a pause without a training worker."""
+        role = action.role
+        run.pauses.for_role(role)
+        for one in ["", role] if role else list(run.pauses.of):
+            what = f"role {one}" if one else "the run"
+            if run.pauses.of[one].verdict:
+                return f"{what} is already paused: resume it first"
+            if run.plans.on(of_role(RESUMING, one)):
+                return f"{what} is being resumed"
+            if one != role and run.plans.on(of_role(PAUSING, one)):
+                return f"{what} is being paused"
+        return run.no_role(role)
 
     def stages(self, action: PauseRun, run: Run) -> Stages:
         """Return the one stage, for paused workers as well: they may just have been resumed."""
-        if not cannot_agree("a pause", run):
-            return fenced_stages(Pause(), run)
-        return Stages((run.stage(run.rows_in("training", "paused"), Pause()),))
+        roles = {action.role} if action.role else frozenset()
+        if not cannot_agree("a pause", run, roles):
+            return fenced_stages(Pause(), run, role=action.role)
+        return Stages((run.stage(run.in_training(roles), Pause()),))
 
     def begin(self, plan: Plan, run: Run) -> list[Output]:
         """Expect all workers to pause."""
-        run.pauses.make(plan.verdict, [worker for worker, _ in plan.stages[0].incarnations])
+        _of(plan, run).make(plan.verdict, [worker for worker, _ in plan.stages[0].incarnations])
         return []
 
     def trouble(self, plan: Plan, run: Run) -> str:
         """Return which workers did not pause, or paused at another step."""
-        return missed_text(plan) if plan.missed else run.pauses.trouble(run.now_ns)
+        return missed_text(plan) if plan.missed else _of(plan, run).trouble(run.now_ns)
 
     def end(self, plan: Plan, trouble: str, run: Run) -> list[Output]:
         """Put the pause in force, or call it off."""
-        return run.pauses.settle(trouble)
+        return _of(plan, run).settle(trouble)
 
     def restored(self, plan: Plan, run: Run) -> None:
         """Give up an unfinished pause."""
-        run.pauses.make(plan.verdict, ())
-        run.pauses.give_up("the Weaver restarted before all workers had paused")
+        pause = _of(plan, run)
+        pause.make(plan.verdict, ())
+        pause.give_up("the Weaver restarted before all workers had paused")
 
     def summary(self, action: PauseRun, plan: Plan, run: Run) -> str:
         """Return how many workers paused, at which step, and how the pause ends."""
-        at_step = run.pauses.step_text()
-        return f"{workers_text(plan)} paused{at_step}, until torchloom resume; {_LASTS}"
+        at_step, role = run.pauses.for_role(action.role).step_text(), action.role
+        resume = f"torchloom resume --role {role}" if role else "torchloom resume"
+        return f"{workers_text(plan)} paused{at_step}, until {resume}; {_LASTS}"
+
+
+def _of(plan: Plan, run: Run) -> RunPause:
+    return run.pauses.for_role(cast(PauseRun, plan.action).role)
 
 
 KIND = PauseKind()

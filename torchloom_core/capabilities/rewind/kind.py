@@ -12,7 +12,7 @@ from torchloom_core.live.capability import (
     listed,
     workers_text,
 )
-from torchloom_core.live.kernel.actions.run import NAMED
+from torchloom_core.live.kernel.actions.run import NAMED, of_role
 from torchloom_core.wire.operations import FencedChange, Rewind
 
 
@@ -23,11 +23,17 @@ class RewindKind(ActionKind[RewindRun]):
     operations = (FencedChange,)
     high_impact = True
 
+    def target(self, action: RewindRun) -> str:
+        """Return the one target of all rewinds of a role."""
+        return of_role("rewind", action.role)
+
     def obstacle(self, action: RewindRun, run: Run) -> str:
         """Refuse where a rank cannot rewind, or not at the same step as the others."""
-        if problem := cannot_agree("a rewind", run):
+        roles = {action.role} if action.role else frozenset()
+        if problem := run.no_role(action.role) or cannot_agree("a rewind", run, roles):
             return problem
-        unable = sorted(set(run.voters()).difference(run.able(run.voters(), "rewind")))
+        voters = run.voters(roles)
+        unable = sorted(set(voters).difference(run.able(voters, "rewind")))
         if not unable:
             return ""
         names = listed([run.fleet.hello[row].worker for row in unable], NAMED)
@@ -35,7 +41,7 @@ class RewindKind(ActionKind[RewindRun]):
 
     def stages(self, action: RewindRun, run: Run) -> Stages:
         """Return the one stage for all ranks that can agree."""
-        return fenced_stages(Rewind(skip=action.skip), run)
+        return fenced_stages(Rewind(skip=action.skip), run, role=action.role)
 
     def summary(self, action: RewindRun, plan: Plan, run: Run) -> str:
         """Return how many workers rewound, and at which step."""

@@ -104,8 +104,9 @@ class UnderWay:
         return self._incarnations.get(verdict, frozenset())
 
     def change_before(self, plan: Plan) -> bool:
-        """Return whether an earlier fenced change is still under way."""
-        return any(0 < other.change < plan.change for other in self.table.values())
+        """Return whether an earlier fenced change of the same ranks is still under way."""
+        earlier = (other for other in self.table.values() if 0 < other.change < plan.change)
+        return any(other.role == plan.role or not (other.role and plan.role) for other in earlier)
 
     def leave(self, plan: Plan, target: str) -> set[str]:
         """Remove a plan; return the ids of its open commands."""

@@ -1,4 +1,4 @@
-"""The pause of a run: whether all workers reached it, and why it has to end for all.
+"""One pause, of a run or of a role: whether all workers reached it, and why it has to end.
 
 A worker pauses at its own step boundary, so groups may stop at different steps: one waits at its
 boundary, the other in the quorum for it. This module detects such a split and undoes the pause.
@@ -15,7 +15,7 @@ from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.live.fleet.state import FleetState
 from torchloom_core.wire.commands import Ack
 from torchloom_core.wire.decisions import Notice, Output, PauseChanged
-from torchloom_core.wire.messages import Exit, Hello, Note
+from torchloom_core.wire.messages import Exit, Note, PauseState
 
 PAUSE_OVER = "pause_over"
 """Kind of the note with which a worker reports that its pause ended by itself."""
@@ -37,27 +37,29 @@ class _Paused(msgspec.Struct, frozen=True):
 
 
 class RunPause:
-    """The pause of a run.
+    """The pause of a run, or of one of its roles.
 
     Attributes
     ----------
+    role : str
+        The role that it concerns; "": the whole run.
     verdict : str
         The verdict whose pause is in force, or "".
     making : str
         The verdict whose pause is beginning, or "".
     """
 
-    def __init__(self, fleet: FleetState, stale_after_s: float) -> None:
+    def __init__(self, fleet: FleetState, stale_after_s: float, role: str = "") -> None:
         self._fleet = fleet
+        self.role = role
         self._stale_ns = round(stale_after_s * SECOND_NS)
         self.verdict = ""
         self.making = ""
         self._broken = ""
-        self._reported = False
         self._first_ns = 0
         self._expected: set[str] = set()
         self._paused: dict[str, _Paused] = {}
-        self._steps: set[int] = set()
+        self._steps: dict[str, set[int]] = {}
 
     @property
     def going_on(self) -> bool:
@@ -81,8 +83,9 @@ class RunPause:
             return
         self._first_ns = self._first_ns or now_ns
         self._paused[ack.worker] = _Paused(ack.incarnation, ack.step, now_ns)
-        if self._fleet.hello[self._fleet.row_of[ack.worker]].framework == _LOCKSTEP:
-            self._steps.add(ack.step)
+        hello = self._fleet.hello[self._fleet.row_of[ack.worker]]
+        if hello.framework == _LOCKSTEP:
+            self._steps.setdefault(hello.role, set()).add(ack.step)
 
     def trouble(self, now_ns: int) -> str:
         """Return why the pause that is beginning must be undone, or ""."""
@@ -90,16 +93,17 @@ class RunPause:
             return self._broken
         # Once the last worker has paused, the pause is no longer beginning.
         late = bool(self._first_ns) and now_ns - self._first_ns > _TOGETHER_NS
-        return self._undone() if late or len(self._steps) > 1 else ""
+        is_split = any(len(steps) > 1 for steps in self._steps.values())
+        return self._undone() if late or is_split else ""
 
     def settle(self, trouble: str) -> list[Output]:
         """Put the pause in force once all have paused, or undo it because of ``trouble``."""
         if trouble:
             over = self.making
             self._clear()
-            return [PauseChanged(verdict="", over=over)]
+            return [self._changed(over)]
         self.verdict, self.making = self.making, ""
-        return [PauseChanged(verdict=self.verdict)]
+        return [self._changed()]
 
     # --- while it is in force ---
 
@@ -108,16 +112,21 @@ class RunPause:
         steps = {paused.step for paused in self._paused.values()}
         return f" at step {steps.pop()}" if len(steps) == 1 else ""
 
+    def state(self, run: str, epoch: int, over: str) -> PauseState:
+        """Return the message to its workers; ``over`` is the verdict of a pause that has ended."""
+        return PauseState(run=run, epoch=epoch, verdict=self.verdict, over=over, role=self.role)
+
     def end(self, why: str) -> list[Output]:
         """End the pause in force for all, with a notice if there is a reason ``why``."""
         if not self.verdict:
             return []
         over, self.verdict = self.verdict, ""
         self._clear()
-        ended = PauseChanged(verdict="", over=over)
+        ended = self._changed(over)
         if not why:
             return [ended]
-        return [ended, Notice(kind=PAUSE_OVER, text=f"the pause has ended for all: {why}")]
+        whom = f"the pause of role {self.role}" if self.role else "the pause"
+        return [ended, Notice(kind=PAUSE_OVER, text=f"{whom} has ended for all: {why}")]
 
     def check(self, now_ns: int) -> list[Output]:
         """End the pause in force if one of its workers no longer pauses, or is unreachable."""
@@ -148,14 +157,6 @@ class RunPause:
             self.give_up(self._undone())
         return self.end(why)
 
-    def stray(self, hello: Hello) -> list[Output]:
-        """Report once a worker that is still paused by a pause of an earlier Weaver."""
-        if hello.state != "paused" or self.going_on or self._reported:
-            return []
-        self._reported = True
-        text = f"{hello.worker} is still in a pause that has ended: it continues by itself"
-        return [Notice(kind=PAUSE_OVER, text=text, worker=hello.worker)]
-
     def _left_it(self, worker: str, now_ns: int) -> str:
         row = self._fleet.row_of[worker]
         paused, state = self._paused[worker], self._fleet.state[row]
@@ -177,7 +178,10 @@ class RunPause:
         self._first_ns = 0
         self._expected = set()
         self._paused = {}
-        self._steps = set()
+        self._steps = {}
+
+    def _changed(self, over: str = "") -> PauseChanged:
+        return PauseChanged(verdict=self.verdict, over=over, role=self.role or msgspec.UNSET)
 
     def _undone(self) -> str:
         """Return a summary of the steps at which groups paused, or that they did not."""

@@ -13,7 +13,7 @@ from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.floor.errors import PluginError
 from torchloom_core.live.kernel.actions.fenced import ranks_for
 from torchloom_core.live.kernel.actions.kinds import kind_of
-from torchloom_core.live.kernel.actions.run import PAUSING, Run
+from torchloom_core.live.kernel.actions.run import PAUSING, Run, of_role
 from torchloom_core.live.kernel.upkeep import Upkeep
 from torchloom_core.wire.actions import ChangeKnob
 from torchloom_core.wire.commands import Command
@@ -63,6 +63,7 @@ class Execution:
             stages=stages,
             await_training=await_training,
             change=operation.number if isinstance(operation, FencedChange) else 0,
+            role=operation.role if isinstance(operation, FencedChange) else "",
         )
         kind.at_once(plan.action, run.fleet.cordons, now_ns)
         if not stages:
@@ -283,8 +284,10 @@ class Execution:
         outputs = self._commands.withdraw_undelivered(
             [name for name in flights if not isinstance(flights[name].command.do, Withdraw)]
         )
-        self.called_off.add(self._plans.on(PAUSING))
-        outputs += self._call_off(PAUSING, why) + self._run.pauses.end(why)
+        for target in [of_role(PAUSING, role) for role in self._run.pauses.of]:
+            self.called_off.add(self._plans.on(target))
+            outputs += self._call_off(target, why)
+        outputs += self._run.pauses.end(why)
         for plan in list(self._plans.table.values()):
             if kind_of(plan.action).changes_run:
                 self._plans.table[plan.verdict] = called_off(plan, why)

@@ -322,7 +322,10 @@ class Kernel:
         return self.run.steering.gone(replicas, reason)
 
     def _update_pause(self, message: Exit | Note) -> list[Output]:
-        return self.run.pauses.react(message) + self._decider.advance(self.run.pauses.making)
+        outputs = self.run.pauses.react(message)
+        for verdict in self.run.pauses.makings or ("",):
+            outputs += self._decider.advance(verdict)
+        return outputs
 
     # --- read by the Weaver ---
 

@@ -54,7 +54,6 @@ from torchloom_core.wire.messages import (
     Hello,
     JoinReply,
     JoinRequest,
-    PauseState,
     Telemetry,
     version_fault,
 )
@@ -200,14 +199,14 @@ class Weaver:
             match output:
                 case Reply():
                     self.operator_service.reply(output)
-                case PauseChanged(over=over):
-                    self._publish_pause(over)
+                case PauseChanged():
+                    self._publish_pause(output.role or "", output.over)
                 case ForecastWanted():
                     self._forecasts.begin(output)
 
-    def _publish_pause(self, over: str = "") -> None:
-        verdict, run = self._kernel.run.pauses.verdict, self._config.run.name
-        self._bus.publish_pause(PauseState(run=run, epoch=self._epoch, verdict=verdict, over=over))
+    def _publish_pause(self, role: str = "", over: str = "") -> None:
+        pause = self._kernel.run.pauses.of[role]
+        self._bus.publish_pause(pause.state(self._config.run.name, self._epoch, over))
 
     # --- the loop ---
 
@@ -299,8 +298,8 @@ class Weaver:
     async def _repeat_pause(self) -> None:
         while True:
             await asyncio.sleep(_PAUSE_EVERY_S)
-            if self._kernel.run.pauses.verdict:
-                self._publish_pause()
+            for role in self._kernel.run.pauses.in_force:
+                self._publish_pause(role)
 
     def _superseded(self, epoch: int) -> None:
         if epoch > self._epoch:

@@ -13,14 +13,17 @@ from torchloom_core.live.kernel.actions.run import NAMED, Run
 from torchloom_core.wire.operations import FencedChange, Operation, SetKnobs
 
 
-def fenced_stages(do: Operation, run: Run, groups: Iterable[str] = ()) -> Stages:
+def fenced_stages(do: Operation, run: Run, groups: Iterable[str] = (), role: str = "") -> Stages:
     """Return the one stage that offers the operation to all ranks that it concerns."""
-    change = FencedChange(number=run.commands.next_change(), do=do, groups=tuple(groups))
+    number = run.commands.next_change()
+    change = FencedChange(number=number, do=do, groups=tuple(groups), role=role)
     return Stages((run.stage(ranks_for(change, run), change),))
 
 
 def ranks_for(change: FencedChange, run: Run) -> list[int]:
     """Return the rows that vote on a change: the ranks of the roles that it concerns."""
+    if change.role:
+        return run.voters({change.role})
     roles = run.roles_of(change.groups)
     if isinstance(change.do, SetKnobs):
         roles = run.roles_with(change.do.values)
@@ -32,8 +35,9 @@ def cannot_agree(what: str, run: Run, roles: Set[str] = frozenset()) -> str:
     rows, rule = run.in_training(roles), f"{what} needs all ranks to agree on a step"
     if not rows:
         return f"{rule}: no worker is training"
-    if run.pauses.verdict:
-        return f"{rule}: the run is paused, resume it first"
+    if paused := run.pauses.paused(roles):
+        what = f"role {paused.role}" if paused.role else "the run"
+        return f"{rule}: {what} is paused, resume it first"
     alone = set(rows).difference(run.voters(roles))
     if not alone:
         return ""

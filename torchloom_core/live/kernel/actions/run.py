@@ -10,7 +10,7 @@ from torchloom_core.live.fleet.desired_knobs import DesiredKnobs
 from torchloom_core.live.fleet.guards import Guards
 from torchloom_core.live.fleet.held_standbys import HeldStandbys
 from torchloom_core.live.fleet.launches import Launches
-from torchloom_core.live.fleet.run_pause import RunPause
+from torchloom_core.live.fleet.pauses import Pauses
 from torchloom_core.live.fleet.state import FleetState
 from torchloom_core.live.fleet.steering import Steering
 from torchloom_core.live.kernel.kill_switch import KillSwitch
@@ -25,8 +25,18 @@ NAMED = 3
 """How many workers a message names at most."""
 
 PAUSING = "run"
-"""The target of a pause; a resume has another one, so that it can end an unfinished pause."""
+"""The target of a pause; a resume has another one, so that it can end an unfinished pause.
 
+That of a role's pause has the role behind a colon.
+"""
+
+
+def of_role(target: str, role: str) -> str:
+    """Return the target of an action on one role of the run, on all for ""."""
+    return f"{target}:{role}" if role else target
+
+
+_NONE = "no worker is training"
 _LEAVING = frozenset({"gone", "left", "draining"})
 
 
@@ -55,7 +65,7 @@ class Run:
         self.guards = guards
         self.switch = switch
         self.plans = UnderWay()
-        self.pauses = RunPause(fleet, stale_after_s)
+        self.pauses = Pauses(fleet, stale_after_s)
         self.desired = DesiredKnobs()
         self.launches = Launches(fleet, self.desired, stale_after_s)
         self.steering = steering
@@ -90,6 +100,17 @@ class Run:
         """Return the roles of the training workers that have one of the knobs."""
         hellos = [self.fleet.hello[row] for row in self.in_training()]
         return {one.role for one in hellos if any(own.name in knobs for own in one.knobs)}
+
+    def with_role(self, rows: Iterable[int], role: str) -> list[int]:
+        """Return those of the rows whose workers have the role; all for ""."""
+        return [row for row in rows if role in ("", self.fleet.hello[row].role)]
+
+    def no_role(self, role: str) -> str:
+        """Return that no worker of the role trains, or an empty string."""
+        if self.with_role(self.in_training(), role):
+            return ""
+        roles = {self.fleet.hello[row].role for row in self.in_training()}
+        return f"no worker of role {role} is training{nearest(role, roles)}" if role else _NONE
 
     def roles_of(self, groups: Collection[str]) -> set[str]:
         """Return the roles of the present workers of these groups."""

@@ -1,0 +1,100 @@
+"""Roles of one run: what is asked of one concerns no other."""
+
+import pytest
+
+from tests.kernel.runs import Run, hello, make_kernel, of, only
+from torchloom_core.capabilities.checkpoint import SaveCheckpoint
+from torchloom_core.capabilities.pause import PauseRun
+from torchloom_core.capabilities.resume import ResumeRun
+from torchloom_core.wire.decisions import Issue, Outcome, PauseChanged, Reply
+from torchloom_core.wire.operations import Checkpoint
+
+SETTINGS = "[arbiter]\nmin_groups = 0\nmax_in_motion_share = 1.0"
+
+
+def two_roles(config=SETTINGS, **changes):
+    """Return a run of two trainers and two rollouts."""
+    run = Run(make_kernel(config=config))
+    for worker in ("g0-0", "g1-0"):
+        run.feed(hello(worker, **changes))
+    for worker in ("rollout-0-0", "rollout-1-0"):
+        run.feed(hello(worker, role="rollout", **changes))
+    return run
+
+
+@pytest.fixture
+def run():
+    return two_roles()
+
+
+def issued(outputs):
+    return [issue.command for issue in of(Issue, outputs)]
+
+
+def refusal(outputs):
+    reply = only(Reply, outputs)
+    assert not reply.ok
+    return reply.text
+
+
+def paused(run, role=""):
+    commands = issued(run.ask(PauseRun(role=role)))
+    for command in commands:
+        outputs = run.ack(command, step=10)
+    assert only(Outcome, outputs).result == "done"
+    return {command.worker for command in commands}
+
+
+def test_a_pause_of_a_role_is_not_for_the_others_and_ends_by_itself_or_with_all(run):
+    assert paused(run, "trainer") == {"g0-0", "g1-0"}
+    assert paused(run, "rollout") == {"rollout-0-0", "rollout-1-0"}
+    assert [one.role for one in run.all(PauseChanged)] == ["trainer", "rollout"]
+    text = "role trainer is already paused: resume it first"
+    assert text in refusal(run.ask(PauseRun(role="trainer")))
+    assert text in refusal(run.ask(PauseRun()))
+    resumed = issued(run.ask(ResumeRun(role="trainer")))
+    assert {command.worker for command in resumed} == {"g0-0", "g1-0"}
+    assert run.kernel.run.pauses.in_force == ["rollout"]
+    run.ask(ResumeRun())
+    assert run.kernel.run.pauses.in_force == []
+
+
+def test_a_pause_of_the_whole_run_is_resumed_as_a_whole(run):
+    assert len(paused(run)) == 4
+    text = "the whole run is paused: resume it without a role"
+    assert text in refusal(run.ask(ResumeRun(role="rollout")))
+    assert "the run is already paused" in refusal(run.ask(PauseRun(role="rollout")))
+
+
+def test_a_role_that_nobody_has_is_named_with_its_neighbour(run):
+    text = "no worker of role rollouts is training; did you mean rollout?"
+    assert text in refusal(run.ask(PauseRun(role="rollouts")))
+
+
+def test_a_resume_of_all_ends_the_pause_that_a_role_has_not_reached_yet(run):
+    run.ask(PauseRun(role="trainer"))
+    run.ask(ResumeRun())
+    run.tick()
+    details = [one.detail for one in run.all(Outcome)]
+    assert "resumed before all workers had paused" in details
+    assert not run.kernel.run.pauses.going_on
+
+
+def test_a_fence_of_one_role_does_not_wait_for_that_of_another():
+    able = ("fenced_change", "checkpoint", "saves_together")
+    run = two_roles(actuators=able)
+    first = issued(run.ask(SaveCheckpoint(role="trainer")))
+    second = issued(run.ask(SaveCheckpoint(role="rollout")))
+    assert [len(first), len(second)] == [2, 2]
+    assert not issued(run.ask(SaveCheckpoint()))  # waits for both
+    for command in second:
+        outputs = run.ack(command, step=7)
+    assert only(Outcome, outputs).detail == "saved by 2 workers at step 7"
+    for command in first:
+        outputs = run.ack(command, step=3)
+    assert [type(one.do.do) for one in issued(outputs)] == [Checkpoint] * 4
+
+
+def test_workers_of_one_role_save_where_another_cannot(run):
+    saving = issued(run.ask(SaveCheckpoint(role="rollout")))
+    assert [command.worker for command in saving] == ["rollout-0-0", "rollout-1-0"]
