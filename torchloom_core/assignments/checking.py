@@ -1,6 +1,6 @@
 """Whether an assignment is whole, and what has to be copied before it begins."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from torchloom_core.floor.errors import AssignmentError
 from torchloom_core.wire.assignment import Assignment, Copy
@@ -40,7 +40,7 @@ def check_assignment(assignment: Assignment) -> None:
 def copies(assignment: Assignment, held: Mapping[str, frozenset[int]]) -> tuple[Copy, ...]:
     """Return the layers to send so that each worker holds its own.
 
-    The holder that has to send the least so far is taken, in the order of ``held``.
+    Of the holders that have a part themselves, the one is taken that has to send the least so far.
 
     Parameters
     ----------
@@ -50,18 +50,32 @@ def copies(assignment: Assignment, held: Mapping[str, frozenset[int]]) -> tuple[
     Raises
     ------
     AssignmentError
-        If nobody holds a layer.
+        If none of them holds a layer.
     """
-    sent = dict.fromkeys(held, 0)
+    return _sent("layer", assignment, assignment.layers_of, held)
+
+
+def expert_copies(assignment: Assignment, held: Mapping[str, frozenset[int]]) -> tuple[Copy, ...]:
+    """Return the experts to send, as :func:`copies` does for layers."""
+    return _sent("expert", assignment, assignment.experts_of, held)
+
+
+def _sent(
+    what: str,
+    assignment: Assignment,
+    needed: Callable[[str], tuple[int, ...]],
+    held: Mapping[str, frozenset[int]],
+) -> tuple[Copy, ...]:
+    sent = dict.fromkeys((name for name in assignment.workers if name in held), 0)
     found = []
     for target in assignment.workers:
-        for layer in assignment.layers_of(target):
-            if layer in held.get(target, ()):
+        for number in needed(target):
+            if number in held.get(target, ()):
                 continue
-            sources = [worker for worker, layers in held.items() if layer in layers]
+            sources = [worker for worker in sent if number in held[worker]]
             if not sources:
-                raise AssignmentError(f"layer {layer}: no worker holds it")
+                raise AssignmentError(f"{what} {number}: no worker of the assignment holds it")
             source = min(sources, key=lambda worker: sent[worker])
             sent[source] += 1
-            found.append(Copy(layer, source, target))
+            found.append(Copy(number, source, target))
     return tuple(found)

@@ -23,6 +23,7 @@ app = App(
 for _name, _group, _help in (
     ("weaver", _RUNNING, "Run the Weaver, the daemon that watches and controls a run."),
     ("lighthouse", _RUNNING, "Run a torchft lighthouse that drops failed groups at once."),
+    ("rendezvous", _RUNNING, "Keep a pipeline's workers together when one is lost or joins."),
     ("dashboard", _RUNNING, "Serve the dashboard: watch and control a run in a browser."),
     ("init", _RUNNING, "Write a commented config file."),
     ("new", _RUNNING, "Write a package with a plugin, a capability or an adapter."),

@@ -39,8 +39,10 @@ class Join(msgspec.Struct, frozen=True, kw_only=True, tag="join"):
         The generation that it is in, if it connects again; 0 for a new process.
     layers, experts : int
         How many the program has: the same for all workers.
-    replicas : int
-        How many replicas the program asks for.
+    replicas, micro_batches : int
+        How many replicas the program has, and micro-batches of each and step.
+    committed : int
+        The step of the checkpoint that a new process has loaded.
     layer_bytes : tuple of int
         Bytes of each layer's weights and optimizer state, ``(layers,)``.
     """
@@ -51,7 +53,9 @@ class Join(msgspec.Struct, frozen=True, kw_only=True, tag="join"):
     generation: Count = 0
     layers: Part
     experts: Part = 0
-    replicas: Part = 1
+    replicas: Annotated[int, msgspec.Meta(ge=1, le=MAX_PARTS)] = 1
+    micro_batches: Annotated[int, msgspec.Meta(ge=1, le=MAX_PARTS)] = 1
+    committed: Step = -1
     layer_bytes: Annotated[tuple[Count, ...], msgspec.Meta(max_length=MAX_PARTS)] = ()
 
 
@@ -72,7 +76,8 @@ class Stopped(msgspec.Struct, frozen=True, kw_only=True, tag="stopped"):
     reduced : int
         The step whose reduced gradients it keeps, -1 for none.
     layers, experts : tuple of int
-        Those that it holds whole, as of ``committed``.
+        Those of its assignment that it holds whole, as of ``committed``. Of others it keeps no
+        gradients, so that it could not commit ``reduced`` for them.
     layer_s : tuple of float
         Measured seconds of forward and backward of each layer and micro-batch, ``(layers,)``;
         0 where it has measured none.
@@ -96,9 +101,10 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True, tag="beat"):
 
 
 class Leave(msgspec.Struct, frozen=True, kw_only=True, tag="leave"):
-    """A worker ends on purpose: finished with all steps, or drained."""
+    """A worker ends on purpose: ``finished`` with all steps, the last of them ``committed``."""
 
     finished: bool = False
+    committed: Step = -1
 
 
 FromWorker = Join | Fault | Stopped | Beat | Leave
@@ -141,10 +147,14 @@ class Begin(msgspec.Struct, frozen=True, kw_only=True, tag="begin"):
 
 
 class Halt(msgspec.Struct, frozen=True, kw_only=True, tag="halt"):
-    """No assignment is possible: the program ends, for this reason."""
+    """The program ends for this worker.
+
+    ``lost``: no assignment is possible; ``refused``: the worker is not one of this program's;
+    ``finished``: all others have done all steps.
+    """
 
     why: Text
-    status: Literal["lost", "refused"] = "lost"
+    status: Literal["lost", "refused", "finished"] = "lost"
 
 
 FromRendezvous = Stop | Regroup | Begin | Halt

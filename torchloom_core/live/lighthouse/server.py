@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import re
 import signal
 import socket
 import time
@@ -13,6 +12,7 @@ from pathlib import Path
 import grpc
 import msgspec
 
+from torchloom_core.floor.addresses import address
 from torchloom_core.floor.errors import LighthouseError, MessageError
 from torchloom_core.floor.first_done import first_done
 from torchloom_core.floor.web_server import listener, served, url_of
@@ -37,7 +37,6 @@ _GRPC_OPTIONS = (
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
 )
-_ADDRESS = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<host>[^\[\]:/\s]+)):(?P<port>\d{1,5})")
 _LOOPBACK = "127.0.0.1"
 _HELD_SHARE = 0.4
 _STOP_S = 0.5
@@ -68,20 +67,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     expect: tuple[str, ...] = ()
     url: str = ""
     creds: Path | None = None
-
-
-def address(text: str, option: str) -> tuple[str, int]:
-    """Return host and port of ``host:port``, an IPv6 host in brackets; or raise LighthouseError.
-
-    Examples
-    --------
-    >>> address("[::]:29510", "--bind"), address("localhost:0", "--bind")
-    (('::', 29510), ('localhost', 0))
-    """
-    match = _ADDRESS.fullmatch(text)
-    if match is None or int(match["port"]) > 65_535:
-        raise LighthouseError(f"{option}: need host:port, such as [::]:29510, was {text!r}")
-    return match["v6"] or match["host"], int(match["port"])
 
 
 async def serve(settings: Settings, ready: Callable[[str], None]) -> None:

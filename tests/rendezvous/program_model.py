@@ -1,0 +1,294 @@
+"""Workers of a pipeline as a few states, and a rendezvous between them, in random order.
+
+Messages arrive in the order they were sent, at any time, old ones perhaps once more. A worker may
+end at any moment, between any two events of a step, of a copy or of a change of generation.
+"""
+
+import random
+from collections import deque
+from dataclasses import dataclass, field
+
+from torchloom_core.live.rendezvous.rendezvous import Rendezvous
+from torchloom_core.live.rendezvous.settings import Settings
+from torchloom_core.wire.generations import (
+    Begin,
+    Fault,
+    Halt,
+    Join,
+    Leave,
+    Regroup,
+    Stop,
+    Stopped,
+)
+
+LAYERS = 6
+
+
+class Violation(AssertionError):
+    """What must never happen, with the events that led to it."""
+
+
+@dataclass
+class Worker:
+    name: str
+    incarnation: int
+    committed: int = -1
+    reduced: int = -1
+    generation: int = 0
+    begin: Begin | None = None
+    layers: dict = field(default_factory=lambda: dict.fromkeys(range(LAYERS), -1))
+    to_copy: list = field(default_factory=list)
+    phase: str = "waits"
+    asked: int = 0
+    inbox: deque = field(default_factory=deque)
+    outbox: deque = field(default_factory=deque)
+    sent: list = field(default_factory=list)
+    is_alive: bool = True
+
+    @property
+    def needs(self):
+        return self.begin.assignment.layers_of(self.name) if self.begin else ()
+
+
+class Model:
+    """A run of ``workers``; each call of :meth:`act` is one event that was possible."""
+
+    def __init__(self, seed, workers=4, standbys=1, replicas=2, steps=6, kind=Rendezvous, kills=3):
+        self.random = random.Random(seed)
+        self.kind, self.steps, self.kills_left = kind, steps, kills
+        self.now_s, self.replicas = 0.0, replicas
+        settings = Settings(workers=workers, standbys=standbys)
+        self.saved = None
+        self.rendezvous = kind(settings, 0.0, self.save)
+        self.workers = {}
+        self.ended = []
+        self.cast = {}
+        self.computed = {}
+        self.events = []
+        self.starts = 0
+        self.halted = ""
+        self.best = -1
+        for number in range(workers):
+            self.start(f"w{number}")
+
+    def save(self, saved):
+        self.saved = saved
+
+    def start(self, name):
+        self.starts += 1
+        worker = self.workers[name] = Worker(name, self.starts)
+        worker.outbox.append(
+            Join(
+                worker=name,
+                incarnation=self.starts,
+                store="s",
+                layers=LAYERS,
+                replicas=self.replicas,
+                layer_bytes=(1,) * LAYERS,
+            )
+        )
+
+    def fail(self, text):
+        raise Violation("\n".join([*self.events[-60:], text]))
+
+    # --- what may happen next ---------------------------------------------------------------
+
+    def act(self):
+        """Do one of the possible events; return whether there was any."""
+        possible = []
+        for worker in self.workers.values():
+            if worker.outbox:
+                possible += [("heard", worker)] * 2
+            if worker.is_alive and worker.sent and self.random.random() < 0.02:
+                possible.append(("repeat", worker))
+            if worker.is_alive:
+                possible += [(what, worker) for what in self.steps_of(worker)]
+                if worker.inbox:
+                    possible += [("told", worker)] * 2
+        if self.kills_left and self.rendezvous.assignment is not None:
+            alive = [worker for worker in self.workers.values() if worker.is_alive]
+            possible += [("kill", worker) for worker in alive if self.random.random() < 0.05]
+            gone = [w for w in self.workers.values() if not w.is_alive and not w.outbox]
+            possible += [("replace", worker) for worker in gone if self.random.random() < 0.2]
+        if not possible:
+            return False
+        what, worker = self.random.choice(possible)
+        self.events.append(f"{what} {worker.name} c{worker.committed} g{worker.generation}")
+        getattr(self, what)(worker)
+        return True
+
+    def steps_of(self, worker):
+        g, k = worker.generation, worker.committed + 1
+        members = worker.begin.assignment.workers if worker.begin else ()
+        if worker.phase == "copies":
+            return ["copy"] if self.can_copy(worker) else self.errors(worker)
+        if worker.phase == "computes":
+            return ["finish"] if k >= self.steps else ["compute", *self.errors(worker)]
+        if worker.phase == "computed":
+            peers = {p for n in worker.needs for p in worker.begin.assignment.holders(n)}
+            done = all((g, k, peer) in self.computed for peer in peers)
+            return (["reduce"] if done else []) + self.errors(worker)
+        if worker.phase == "voted":
+            done = all((g, k, name) in self.cast for name in members)
+            return (["commit"] if done else []) + self.errors(worker)
+        return []
+
+    def errors(self, worker):
+        """Return what a worker notices by itself: a peer's connection has ended."""
+        members = worker.begin.assignment.workers
+        broken = any(
+            not self.workers[name].is_alive or self.workers[name].generation != worker.generation
+            for name in members
+        )
+        return ["error"] if broken else []
+
+    def can_copy(self, worker):
+        copy = worker.to_copy[0]
+        source = self.workers[copy.source]
+        return (
+            source.is_alive
+            and source.generation == worker.generation
+            and source.phase not in ("stopped", "faulted")
+            and copy not in source.to_copy
+        )
+
+    # --- a worker's events --------------------------------------------------------------------
+
+    def copy(self, worker):
+        copy = worker.to_copy.pop(0)
+        source = self.workers[copy.source]
+        if source.layers.get(copy.layer) != worker.committed:
+            self.fail(f"{source.name} sends layer {copy.layer} of {source.layers}")
+        worker.layers[copy.layer] = worker.committed
+        if not worker.to_copy:
+            worker.phase = "computes"
+
+    def compute(self, worker):
+        for layer in worker.needs:
+            if worker.layers.get(layer) != worker.committed:
+                self.fail(f"{worker.name} computes with layer {layer} of {worker.layers}")
+        self.computed[worker.generation, worker.committed + 1, worker.name] = True
+        worker.phase = "computed"
+
+    def reduce(self, worker):
+        worker.reduced = worker.committed + 1
+        self.cast[worker.generation, worker.reduced, worker.name] = worker.asked
+        worker.phase = "voted"
+
+    def commit(self, worker):
+        g, k = worker.generation, worker.committed + 1
+        self.apply(worker)
+        asked = max(self.cast[g, k, name] for name in worker.begin.assignment.workers)
+        worker.phase = "computes"
+        if asked > g:
+            self.stop(worker)
+
+    def apply(self, worker):
+        worker.committed += 1
+        for layer in worker.needs:
+            if worker.layers.get(layer) == worker.committed - 1:
+                worker.layers[layer] = worker.committed
+        self.best = max(self.best, worker.committed)
+
+    def stop(self, worker):
+        whole = tuple(n for n in worker.needs if worker.layers.get(n) == worker.committed)
+        worker.outbox.append(
+            Stopped(
+                generation=worker.generation,
+                committed=worker.committed,
+                reduced=worker.reduced,
+                layers=whole,
+            )
+        )
+        worker.phase, worker.to_copy = "stopped", []
+
+    def error(self, worker):
+        worker.outbox.append(Fault(generation=worker.generation, detail="a peer is gone"))
+        worker.phase = "faulted"
+
+    def finish(self, worker):
+        worker.outbox.append(Leave(finished=True, committed=worker.committed))
+        worker.phase = "finished"
+
+    def kill(self, worker):
+        self.kills_left -= 1
+        worker.is_alive = False
+        worker.outbox.append(None)
+
+    def repeat(self, worker):
+        worker.outbox.append(self.random.choice(worker.sent))
+
+    def replace(self, worker):
+        self.start(worker.name)
+
+    # --- messages --------------------------------------------------------------------------------
+
+    def heard(self, worker):
+        message = worker.outbox.popleft()
+        if isinstance(message, Stopped | Fault):
+            worker.sent.append(message)
+        if message is None:
+            self.send(self.rendezvous.end(worker.name, self.now_s))
+        elif isinstance(message, Join) and self.rendezvous.refusal(message):
+            self.fail(f"refused: {self.rendezvous.refusal(message)}")
+        else:
+            self.send(self.rendezvous.receive(worker.name, message, self.now_s))
+
+    def send(self, sends):
+        for name, message in sends:
+            worker = self.workers.get(name)
+            if isinstance(message, Halt):
+                self.halted = message.why
+                if message.status == "lost":
+                    self.check_lost()
+            if worker is not None and worker.is_alive:
+                worker.inbox.append(message)
+
+    def check_lost(self):
+        """A run may end only if no assignment can follow."""
+        alive = [w for w in self.workers.values() if w.is_alive and w.generation]
+        step = max((w.committed for w in alive), default=None)
+        if step is None:
+            return
+        there = set()
+        for worker in alive:
+            if worker.committed == step or worker.committed == step - 1 == worker.reduced - 1:
+                at = worker.committed
+                there |= {n for n in worker.needs if worker.layers.get(n) == at}
+        if there == set(range(LAYERS)):
+            self.fail(f"it ends ({self.halted}), although each layer is held")
+
+    def told(self, worker):
+        message = worker.inbox.popleft()
+        if message is None or isinstance(message, Halt):
+            worker.is_alive = False
+            worker.inbox.clear()
+        elif isinstance(message, Stop):
+            if message.generation == worker.generation and worker.phase not in (
+                "stopped",
+                "finished",
+            ):
+                self.stop(worker)
+        elif isinstance(message, Regroup):
+            worker.asked = max(worker.asked, message.next)
+        elif isinstance(message, Begin):
+            self.enter(worker, message)
+
+    def enter(self, worker, begin):
+        if begin.assignment.generation <= worker.generation:
+            self.fail(f"{worker.name} is sent generation {begin.assignment.generation} again")
+        is_in = worker.name in begin.assignment.workers
+        if worker.generation and is_in and begin.committed < worker.committed:
+            self.fail(f"{worker.name} has committed {worker.committed}: {begin.committed} begins")
+        if worker.committed == begin.committed - 1 == worker.reduced - 1 and worker.generation:
+            self.apply(worker)
+        elif worker.committed != begin.committed:
+            worker.committed, worker.layers = begin.committed, {}
+        worker.begin = begin
+        if not is_in:
+            worker.generation, worker.phase, worker.layers = 0, "waits", {}
+            worker.committed = worker.reduced = -1
+            return
+        worker.generation, worker.asked = begin.assignment.generation, 0
+        worker.to_copy = [copy for copy in begin.copies if copy.target == worker.name]
+        worker.phase = "copies" if worker.to_copy else "computes"

@@ -1,0 +1,147 @@
+"""What an assignment costs: time per step, bytes to copy, and the stall as it begins."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from torchloom_core.assignments.checking import copies
+from torchloom_core.wire.assignment import Assignment
+
+
+class Program(NamedTuple):
+    """What is known of a program's layers.
+
+    Attributes
+    ----------
+    layer_s : sequence of float, (layers,)
+        Seconds of forward and backward of one micro-batch.
+    layer_bytes : sequence of float, (layers,)
+        Weights and optimizer state.
+    micro_batches : int
+        Of each replica and step.
+    """
+
+    layer_s: Sequence[float]
+    layer_bytes: Sequence[float]
+    micro_batches: int = 4
+
+
+class Rates(NamedTuple):
+    """What a change of assignment takes.
+
+    Attributes
+    ----------
+    set_up_s : float
+        Until the groups of a generation are formed.
+    cold_s : float
+        The first step of a process that has made none.
+    bytes_per_s : float
+        From a worker to another.
+    horizon_s : float
+        How long an assignment is expected to stay: until a lost machine is back.
+    """
+
+    set_up_s: float = 0.05
+    cold_s: float = 0.35
+    bytes_per_s: float = 200e6
+    horizon_s: float = 300.0
+
+
+class Price(NamedTuple):
+    """What a change to an assignment costs.
+
+    Attributes
+    ----------
+    step_s : float
+        Estimated time of a step afterwards.
+    bubble : float
+        Share of the workers' time in a step in which they wait.
+    copied_bytes : float
+        Sent in total.
+    stall_s : float
+        From the last step before to the first one after it.
+    lost_gpu_s : float
+        Useful GPU-seconds lost by the stall, and by slower steps within the horizon; negative
+        if faster steps gain more than the stall costs.
+    """
+
+    step_s: float
+    bubble: float
+    copied_bytes: float
+    stall_s: float
+    lost_gpu_s: float
+
+
+RATES = Rates()
+"""As measured on one machine with gloo over loopback."""
+
+
+def step_s(assignment: Assignment, program: Program) -> float:
+    """Estimate the time of a step: replicas that share a worker are computed one by one.
+
+    A replica takes the slowest stage's time for each micro-batch but one, and the time of all
+    stages for that one: the fill and drain of a pipeline.
+    """
+    totals: dict[int, float] = {}
+    chain: dict[str, int] = {}
+    for number, route in enumerate(assignment.routes):
+        stages = [sum(program.layer_s[n] for n in stage.layers) for stage in route]
+        took_s = (program.micro_batches - 1) * max(stages) + sum(stages)
+        joined = {chain[stage.worker] for stage in route if stage.worker in chain}
+        totals[number] = took_s + sum(totals.pop(other) for other in joined)
+        chain |= {worker: number for worker, other in chain.items() if other in joined}
+        chain |= {stage.worker: number for stage in route}
+    return max(totals.values())
+
+
+def bubble(assignment: Assignment, program: Program) -> float:
+    """Return the share of a step in which workers wait, of all workers with layers."""
+    workers = {stage.worker for route in assignment.routes for stage in route}
+    work = len(assignment.routes) * program.micro_batches * sum(program.layer_s)
+    available = step_s(assignment, program) * len(workers)
+    return max(1 - work / available, 0.0) if available else 0.0
+
+
+def price(
+    assignment: Assignment,
+    program: Program,
+    held: Mapping[str, frozenset[int]],
+    *,
+    usual_s: float,
+    workers: int,
+    rates: Rates = RATES,
+) -> Price:
+    """Price a change to an assignment.
+
+    Parameters
+    ----------
+    held
+        By worker, the layers that it holds now; a worker without any is cold.
+    usual_s
+        Time of a step before the change, as by :func:`step_s`.
+    workers
+        That could be of use: also those that the assignment leaves idle.
+
+    Raises
+    ------
+    AssignmentError
+        If nobody holds a layer.
+    """
+    sent = copies(assignment, held)
+    into: dict[str, float] = {}
+    for copy in sent:
+        into[copy.target] = into.get(copy.target, 0.0) + program.layer_bytes[copy.layer]
+    is_cold = any(not held.get(worker) for worker in assignment.workers)
+    stall_s = (
+        rates.set_up_s
+        + max(into.values(), default=0.0) / rates.bytes_per_s
+        + (rates.cold_s if is_cold else 0.0)
+    )
+    each_s = step_s(assignment, program)
+    slower = 1 - usual_s / each_s if each_s else 0.0
+    return Price(
+        step_s=each_s,
+        bubble=bubble(assignment, program),
+        copied_bytes=sum(into.values()),
+        stall_s=stall_s,
+        lost_gpu_s=workers * (stall_s + rates.horizon_s * slower),
+    )

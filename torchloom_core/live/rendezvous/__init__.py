@@ -1,0 +1,1 @@
+"""Forms the generations of a program that is split over workers."""

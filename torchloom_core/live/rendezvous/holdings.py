@@ -1,0 +1,67 @@
+"""What workers have that have left a generation."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from torchloom_core.wire.assignment import Assignment
+from torchloom_core.wire.generations import Join, Stopped
+
+Parts = Mapping[str, frozenset[int]]
+"""By worker, numbers of layers or experts."""
+
+
+class Holdings(NamedTuple):
+    """The last step that any worker has committed, and who holds what as of it."""
+
+    committed: int
+    layers: Parts
+    experts: Parts
+
+
+def holdings(reports: Mapping[str, Stopped]) -> Holdings:
+    """Put the workers' reports together.
+
+    A worker that is one step behind holds what it has if it keeps that step's reduced gradients:
+    it commits the step from them. One that is further behind holds nothing.
+
+    Raises
+    ------
+    ValueError
+        If there is no report.
+    """
+    committed = max(report.committed for report in reports.values())
+    layers: dict[str, frozenset[int]] = {}
+    experts: dict[str, frozenset[int]] = {}
+    for name, report in reports.items():
+        reaches = report.committed == committed or (
+            report.committed == committed - 1 and report.reduced == committed
+        )
+        layers[name] = frozenset(report.layers if reaches else ())
+        experts[name] = frozenset(report.experts if reaches else ())
+    return Holdings(committed, layers, experts)
+
+
+def difference(join: Join, first: Join, *, is_new: bool) -> str:
+    """Return in one line where a worker's program differs from that of the others; "" if not."""
+    fields = ("layers", "experts", "replicas", "micro_batches", "layer_bytes")
+    for name in (*fields, "committed") if is_new else fields:
+        mine, theirs = getattr(join, name), getattr(first, name)
+        if mine != theirs:
+            return f"{join.worker}: {name}: need {theirs}, as other workers have, was {mine}"[:2000]
+    return ""
+
+
+def everything(assignment: Assignment, *, experts: bool = False) -> Parts:
+    """Return what each worker holds if it needs no copy."""
+    own = assignment.experts_of if experts else assignment.layers_of
+    return {name: frozenset(own(name)) for name in assignment.workers}
+
+
+def why_lost(present: Assignment, held: Parts) -> str:
+    """Return in one line why no assignment can follow."""
+    there = {layer for layers in held.values() for layer in layers}
+    lost = sorted(set(range(present.layers)) - there)
+    if not lost:
+        return f"no assignment fits the {len(held)} workers that are left"
+    names = ", ".join(map(str, lost[:8])) + (", ..." if len(lost) > 8 else "")
+    return f"layers {names}: all workers that held them have ended; start again from a checkpoint"

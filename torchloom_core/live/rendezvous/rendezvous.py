@@ -1,0 +1,358 @@
+"""The state of a rendezvous: it takes workers from one assignment to the next, without I/O.
+
+Every method returns the messages to send. What a worker has is taken from its own report, made
+after it has left its generation, so nothing is decided on a state that can still change.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from torchloom_core.assignments.answers import Answer, after_loss, first_assignment, with_joiners
+from torchloom_core.assignments.checking import copies, expert_copies
+from torchloom_core.assignments.price import Program
+from torchloom_core.floor.errors import AssignmentError
+from torchloom_core.live.rendezvous.holdings import (
+    Holdings,
+    Parts,
+    difference,
+    everything,
+    holdings,
+    why_lost,
+)
+from torchloom_core.live.rendezvous.settings import Saved, Settings
+from torchloom_core.wire.assignment import Assignment
+from torchloom_core.wire.generations import (
+    Beat,
+    Begin,
+    Fault,
+    FromRendezvous,
+    FromWorker,
+    Halt,
+    Join,
+    Leave,
+    Regroup,
+    Stop,
+    Stopped,
+)
+
+Phase = Literal["forming", "running", "stopping"]
+_SHOWN = 256
+
+
+class Send(NamedTuple):
+    """A message to a worker; None closes its connection."""
+
+    worker: str
+    message: FromRendezvous | None
+
+
+@dataclass(slots=True)
+class _Worker:
+    join: Join
+    seen_s: float
+    generation: int = 0
+    stopped: Stopped | None = None
+    has_finished: bool = False
+
+
+@dataclass(slots=True)
+class Rendezvous:
+    """The workers, and the present generation.
+
+    Parameters
+    ----------
+    save : callable
+        Stores what the next process needs; called before an assignment is sent.
+    saved : Saved, optional
+        What an earlier process has stored: its workers have ``heartbeat_timeout_s`` to come back.
+
+    Attributes
+    ----------
+    phase : str
+        ``forming`` until there are enough workers, ``stopping`` while workers leave a generation.
+    """
+
+    settings: Settings
+    now_s: float
+    save: Callable[[Saved], object]
+    saved: Saved | None = None
+    phase: Phase = "forming"
+    assignment: Assignment | None = None
+    last_generation: int = 0
+    _program: Join | None = None
+    _layer_s: tuple[float, ...] = ()
+    _stages: int = 0
+    _workers: dict[str, _Worker] = field(default_factory=dict)
+    _missing: set[str] = field(default_factory=set)
+    _missing_until_s: float = 0.0
+    _stop_sent_s: float | None = None
+    _asked_for: int = 0
+    _final: int | None = None
+    """The last step of all, once a worker has committed it and finished."""
+
+    def __post_init__(self) -> None:
+        if self.saved is not None:
+            self.assignment, self._program = self.saved.assignment, self.saved.join
+            self._stages, self.phase = self.saved.stages, "running"
+            self.last_generation = self.assignment.generation
+            self._missing = set(self.assignment.workers)
+            self._missing_until_s = self.now_s + self.settings.heartbeat_timeout_s
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """The connected workers of the present generation that have a part in it."""
+        names = self.assignment.workers if self.assignment else ()
+        return tuple(name for name in names if self._is_member(name))
+
+    @property
+    def standbys(self) -> tuple[str, ...]:
+        """The connected workers that have no part in the present generation."""
+        members = set(self.members)
+        return tuple(name for name in self._workers if name not in members)
+
+    def refusal(self, join: Join) -> str:
+        """Return in one line why a worker cannot take part; "" if it can."""
+        known = self._workers.get(join.worker)
+        if known is not None and join.incarnation < known.join.incarnation:
+            return f"{join.worker}: a process that was started later has this name"
+        return difference(join, self._program or join, is_new=self.assignment is None)
+
+    def wake(self, now_s: float) -> None:
+        """Count the workers' silence from now on: this process was asleep itself."""
+        for known in self._workers.values():
+            known.seen_s = now_s
+
+    def receive(self, worker: str, message: FromWorker, now_s: float) -> list[Send]:
+        """Take a message; the first one of a connection is a Join that is not refused."""
+        self.now_s = now_s
+        if isinstance(message, Join):
+            return self._join(worker, message)
+        known = self._workers.get(worker)
+        if known is None:
+            return [Send(worker, None)]
+        known.seen_s = now_s
+        is_present = self._is_member(worker)
+        match message:
+            case Beat():
+                return []
+            case Fault(generation=number) if is_present and number == self.last_generation:
+                return self._stop(f"{worker}: {message.detail}")
+            case Stopped(generation=number) if is_present and number == self.last_generation:
+                known.stopped = message
+                self._measure(message)
+                planned = self._asked_for > number
+                return ([] if planned else self._stop(f"{worker} has stopped")) + self._go_on()
+            case Leave(finished=True):
+                known.has_finished, self._final = True, message.committed
+                return self._go_on()
+            case Leave():
+                return [*self.end(worker, now_s, why="leaves"), Send(worker, None)]
+        return []
+
+    def end(self, worker: str, now_s: float, *, why: str = "has ended") -> list[Send]:
+        """Take note that a worker's connection has ended."""
+        self.now_s = now_s
+        was_member = self._is_member(worker)
+        known = self._workers.pop(worker, None)
+        if known is None or not was_member:
+            return []
+        if known.has_finished:
+            return self._go_on()
+        return self._stop(f"{worker} {why}") + self._go_on()
+
+    def tick(self, now_s: float) -> list[Send]:
+        """End workers that are silent, or do not leave a generation that is over."""
+        self.now_s = now_s
+        timeout_s = self.settings.heartbeat_timeout_s
+        ended = {n: "is silent" for n, w in self._workers.items() if now_s - w.seen_s > timeout_s}
+        sent_s = self._stop_sent_s
+        if sent_s is not None and now_s - sent_s > self.settings.stop_timeout_s:
+            ended |= {name: "does not leave a generation" for name in self._not_stopped()}
+        sends: list[Send] = []
+        for name, why in ended.items():
+            sends += [Send(name, None), *self.end(name, now_s, why=why)]
+        if self._missing and now_s > self._missing_until_s:
+            missing, self._missing = min(self._missing), set()
+            sends += self._stop(f"{missing} has not come back") + self._go_on()
+        return sends
+
+    def _is_member(self, worker: str) -> bool:
+        known = self._workers.get(worker)
+        return (
+            known is not None
+            and self.assignment is not None
+            and known.generation == self.assignment.generation
+            and worker in self.assignment.workers
+        )
+
+    def _not_stopped(self) -> list[str]:
+        """Return the members that have neither left the present generation nor finished."""
+        workers = ((name, self._workers[name]) for name in self.members)
+        return [name for name, w in workers if w.stopped is None and not w.has_finished]
+
+    def _measure(self, stopped: Stopped) -> None:
+        """Take over the measured times of layers."""
+        if self._program is not None and len(stopped.layer_s) == self._program.layers:
+            known = self._layer_s or (0.0,) * self._program.layers
+            self._layer_s = tuple(
+                new or old for new, old in zip(stopped.layer_s, known, strict=True)
+            )
+
+    def _join(self, worker: str, join: Join) -> list[Send]:
+        self._program = self._program or join
+        sends: list[Send] = []
+        known = self._workers.get(worker)
+        if known is not None:  # its earlier connection has not ended yet
+            sends = self.end(worker, self.now_s, why="has connected again")
+        self._workers[worker] = known = _Worker(join, self.now_s)
+        if self.assignment is None:
+            return sends + self._form()
+        if worker in self._missing:
+            self._missing.discard(worker)
+            if join.generation == self.assignment.generation:
+                known.generation = join.generation
+                return sends + self._go_on()
+            return sends + self._stop(f"{worker} has started again") + self._go_on()
+        return sends + self._take_in()
+
+    def _form(self) -> list[Send]:
+        """Begin the first generation, once there are enough workers."""
+        if len(self._workers) < self.settings.workers or self._program is None:
+            return []
+        names = sorted(self._workers, key=lambda name: (len(name), name))
+        program = self._program
+        try:
+            first = first_assignment(
+                names,
+                self._costs(),
+                replicas=program.replicas,
+                standbys=self.settings.standbys,
+                experts=program.experts,
+            )
+        except AssignmentError as error:
+            return self._halt(str(error))
+        self._stages = len(first.routes[0])
+        first = msgspec.structs.replace(first, generation=self.last_generation + 1)
+        has = Holdings(program.committed, everything(first), everything(first, experts=True))
+        return self._begin(first, has)
+
+    def _stop(self, why: str) -> list[Send]:
+        """Have all members leave the present generation."""
+        if self.assignment is None or self._stop_sent_s is not None:
+            return []
+        self.phase, self._stop_sent_s = "stopping", self.now_s
+        stop = Stop(generation=self.assignment.generation, why=why[:_SHOWN])
+        return [Send(name, stop) for name in self._not_stopped()]
+
+    def _go_on(self) -> list[Send]:
+        """Begin the next generation once nobody is left in the present one."""
+        present, program = self.assignment, self._program
+        if present is None or program is None or self._missing or self._not_stopped():
+            return []
+        if self._final is not None:
+            if all(self._workers[name].has_finished for name in self.members):
+                return self._halt("all steps are done", status="finished")
+            # The others can commit the last step, and need no peer for it.
+            everywhere = everything(present), everything(present, experts=True)
+            return self._begin(present, Holdings(self._final, *everywhere))
+        if self.phase == "running" and not self._asked_for:
+            return []
+        reports = {name: self._workers[name].stopped for name in self.members}
+        known = {name: report for name, report in reports.items() if report is not None}
+        if not known:
+            return self._halt("all workers of the generation have ended")
+        has = holdings(known)
+        chosen = self._next(present, has)
+        if chosen is None:
+            return self._halt(why_lost(present, has.layers))
+        return self._begin(chosen, has)
+
+    def _next(self, present: Assignment, has: Holdings) -> Assignment | None:
+        """Return the cheapest assignment that can follow; None if there is none."""
+        if len(frozenset[int]().union(*has.layers.values())) < present.layers:
+            return None
+        ready = tuple(name for name in self.standbys if name not in present.workers)
+        present = msgspec.structs.replace(present, standbys=ready)
+        held = {**dict.fromkeys(ready, frozenset[int]()), **has.layers}
+        costs, rates = self._costs(), self.settings.rates
+        found: list[Answer]
+        if not set(present.workers) <= has.layers.keys():
+            found = after_loss(present, held.keys(), held, costs, rates)
+        else:
+            joined = with_joiners(
+                present, held.keys(), held, costs, stages=self._stages, rates=rates
+            )
+            found = [answer for answer in joined if answer.price.lost_gpu_s < 0]
+            if not found:
+                return msgspec.structs.replace(present, why="the same again")
+        return found[0].assignment if found else None
+
+    def _begin(self, chosen: Assignment, has: Holdings) -> list[Send]:
+        number = self.last_generation + 1
+        program = self._program
+        assert program is not None
+        others = tuple(name for name in self._workers if name not in chosen.workers)
+        chosen = msgspec.structs.replace(chosen, generation=number, standbys=others)
+        first = next(name for name in chosen.workers if name in self._workers)
+        begin = Begin(
+            assignment=chosen,
+            committed=has.committed,
+            store=self._workers[first].join.store,
+            copies=copies(chosen, has.layers),
+            expert_copies=expert_copies(chosen, has.experts),
+        )
+        self.save(Saved(assignment=chosen, join=program, stages=self._stages))
+        self.assignment, self.last_generation, self.phase = chosen, number, "running"
+        self._stop_sent_s, self._asked_for = None, 0
+        for name, known in self._workers.items():
+            known.stopped = None
+            known.generation = number if name in chosen.workers else 0
+        unfinished = [name for name, w in self._workers.items() if not w.has_finished]
+        return [*(Send(name, begin) for name in unfinished), *self._take_in()]
+
+    def _take_in(self) -> list[Send]:
+        """Ask the members for a new generation, if a standby would make steps faster."""
+        present = self.assignment
+        ready = () if present is None else self.standbys
+        if present is None or not ready or self.phase != "running" or self._asked_for:
+            return []
+        held: Parts = {name: frozenset(present.layers_of(name)) for name in present.workers}
+        held = {**dict.fromkeys(ready, frozenset[int]()), **held}
+        with_them = msgspec.structs.replace(present, standbys=ready)
+        found = with_joiners(
+            with_them,
+            held.keys(),
+            held,
+            self._costs(),
+            stages=self._stages,
+            rates=self.settings.rates,
+        )
+        if not found or found[0].price.lost_gpu_s >= 0:
+            return []
+        self._asked_for = present.generation + 1
+        regroup = Regroup(next=self._asked_for, why=found[0].assignment.why)
+        return [Send(name, regroup) for name in self.members]
+
+    def _halt(
+        self, why: str, status: Literal["lost", "refused", "finished"] = "lost"
+    ) -> list[Send]:
+        """End the program for all workers, and wait for its next start."""
+        sends = [Send(name, Halt(why=why, status=status)) for name in self._workers]
+        closings = [Send(name, None) for name in self._workers]
+        self._workers, self._missing = {}, set()
+        self.assignment = self._program = self._stop_sent_s = None
+        self.phase, self._asked_for, self._layer_s, self._final = "forming", 0, (), None
+        return sends + closings
+
+    def _costs(self) -> Program:
+        program = self._program
+        assert program is not None
+        measured = self._layer_s if all(self._layer_s) else ()
+        return Program(
+            layer_s=measured or (1.0,) * program.layers,
+            layer_bytes=program.layer_bytes or (0,) * program.layers,
+            micro_batches=program.micro_batches,
+        )
