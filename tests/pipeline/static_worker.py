@@ -1,0 +1,40 @@
+"""A worker that trains by each of several assignments, and writes its layers' weights."""
+
+import os
+
+import torch
+import torch.distributed as dist
+
+from tests.pipeline.programs import OTHERS, UNDISTURBED, batch, program
+from torchloom_threadlet.pipeline.boundaries import boundaries, described
+from torchloom_threadlet.pipeline.generation import Generation, vote
+
+STEPS = 3
+
+
+def trained(assignment, worker, store):
+    what = program()
+    workers = assignment.workers
+    dist.init_process_group(
+        "gloo", store=store, rank=workers.index(worker), world_size=len(workers)
+    )
+    held = {number: what.layer(number) for number in assignment.layers_of(worker)}
+    shapes = boundaries(what, described(batch(0, 0)[0], what.micro_batches, "batch"))
+    generation = Generation(what, assignment, worker, held, shapes)
+    for step in range(STEPS):
+        losses = generation.compute(step, lambda replica, step=step: batch(step, replica))
+        generation.reduction.reduce()
+        verdict = vote(step, 0, losses, what.replicas)
+        generation.commit()
+    dist.destroy_process_group()
+    return {layer.number: layer.weights for layer in held.values()}, verdict.losses
+
+
+def main(worker, port, folder):
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    torch.set_num_threads(1)
+    store = dist.TCPStore("127.0.0.1", port, wait_for_workers=False)
+    for number, (name, assignment) in enumerate({"undisturbed": UNDISTURBED, **OTHERS}.items()):
+        if worker in assignment.workers:
+            found = trained(assignment, worker, dist.PrefixStore(str(number), store))
+            torch.save(found, f"{folder}/{name}-{worker}.pt")

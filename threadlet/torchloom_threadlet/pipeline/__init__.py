@@ -1,0 +1,1 @@
+"""Pipelines whose stages may be lost: the worker's side."""

@@ -1,0 +1,113 @@
+"""One generation of a worker: its routes, its gradients, and the vote that commits a step."""
+
+import struct
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from torchloom_core.wire.assignment import Assignment
+from torchloom_threadlet.pipeline.boundaries import Values
+from torchloom_threadlet.pipeline.layers import Layer, Program
+from torchloom_threadlet.pipeline.reduction import Reduction
+from torchloom_threadlet.pipeline.routes import Route
+
+Batch = Callable[[int], tuple[Any, Any]]
+"""Returns inputs and targets of a replica, for the present step."""
+
+_UNKNOWN = 2**63 - 1
+_KEPT_TIMES = 0.8  # of the earlier measurement of a layer's seconds, in its running mean
+
+
+class Verdict(NamedTuple):
+    """What all workers have voted.
+
+    Attributes
+    ----------
+    next : int
+        The generation that all have been asked to stop for, 0 for none.
+    losses : tuple of float, (replicas,)
+        NaN where no worker knows it.
+    """
+
+    next: int
+    losses: tuple[float, ...]
+
+
+class Generation:
+    """The own part of an assignment, once the group of all its workers is formed."""
+
+    def __init__(
+        self,
+        program: Program,
+        assignment: Assignment,
+        worker: str,
+        held: Mapping[int, Layer],
+        shapes: tuple[Values, ...],
+    ) -> None:
+        self.assignment = assignment
+        self.reduction = Reduction(assignment, worker, held)
+        self._held = held
+        self._program = program
+        self._routes = [
+            Route(program, assignment, replica, worker, held, shapes)
+            for replica, route in enumerate(assignment.routes)
+            if worker in [stage.worker for stage in route]
+        ]
+        self.layer_s: dict[int, float] = {}
+
+    def compute(self, step: int, batch: Batch) -> dict[int, float]:
+        """Compute all own routes, and return the losses known here by replica."""
+        self.reduction.begin()
+        losses = {}
+        for route in self._routes:
+            self.reduction.use(route.replica)
+            data = batch(route.replica) if route.is_first or route.is_last else (None, None)
+            if (loss := route.run(step, data)) is not None:
+                losses[route.replica] = loss
+            self._measure(route)
+        return losses
+
+    def _measure(self, route: Route) -> None:
+        for number, seconds in route.seconds().items():
+            before = self.layer_s.get(number, seconds)
+            self.layer_s[number] = _KEPT_TIMES * before + (1 - _KEPT_TIMES) * seconds
+
+    def commit(self) -> None:
+        """Apply the reduced gradients to all own layers."""
+        self.reduction.use_total()
+        for layer in self._held.values():
+            layer.commit()
+
+
+def vote(step: int, asked: int, losses: Mapping[int, float], replicas: int) -> Verdict:
+    """Vote for a step, whose gradients are reduced here; a collective of the generation.
+
+    Parameters
+    ----------
+    asked : int
+        The next generation that this worker has been asked to stop for, 0 for none.
+    losses : mapping of int to float
+        By replica, those known here.
+
+    Raises
+    ------
+    RuntimeError
+        If a worker has ended, or votes for another step.
+    """
+    own = [step, -step, asked, *(_bits(losses.get(replica)) for replica in range(replicas))]
+    ballot = torch.tensor(own, dtype=torch.int64)
+    dist.all_reduce(ballot, dist.ReduceOp.MIN)
+    least, most, stop, *bits = ballot.tolist()
+    if least != -most:
+        raise RuntimeError(f"workers vote for steps {least} and {-most}")
+    return Verdict(stop, tuple(map(_number, bits)))
+
+
+def _bits(value: float | None) -> int:
+    return _UNKNOWN if value is None else int(struct.unpack("<q", struct.pack("<d", value))[0])
+
+
+def _number(bits: int) -> float:
+    return float(struct.unpack("<d", struct.pack("<q", bits))[0])

@@ -1,0 +1,139 @@
+"""The layers of a pipeline that one worker holds, each with its optimizer and scheduler."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parameters_to_vector
+
+from torchloom_core.floor.errors import ConfigError
+
+Factory = Callable[[], nn.Module]
+Loss = Callable[[Any, Any], Tensor]
+_CPU = torch.device("cpu")
+_DEFAULT_COPIES = 3  # of the weights: themselves and the two moments of Adam
+
+
+@dataclass(frozen=True)
+class Program:
+    """What is trained: the same on all workers.
+
+    Parameters
+    ----------
+    layers : sequence of callable
+        Each returns a new ``nn.Module``; they are applied one after the other.
+    loss : callable
+        Mean loss of a micro-batch, from the last layer's output and the targets.
+    optimizer : callable
+        Returns the optimizer of one layer's parameters.
+    scheduler : callable, optional
+        Returns the learning rate scheduler of one layer's optimizer.
+    replicas : int
+        Shares of the global batch.
+    micro_batches : int
+        Of each replica.
+    seed : int
+        Of the initial weights, and of the layers' random numbers.
+    """
+
+    layers: Sequence[Factory]
+    loss: Loss
+    optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+    scheduler: Callable[[torch.optim.Optimizer], Any] | None = None
+    replicas: int = 1
+    micro_batches: int = 1
+    seed: int = 0
+    device: torch.device = _CPU
+
+    def __post_init__(self) -> None:
+        for name in ("replicas", "micro_batches"):
+            if (value := getattr(self, name)) < 1:
+                raise ConfigError(f"pipeline: need {name} >= 1, was {value}")
+        if not self.layers:
+            raise ConfigError("pipeline: need at least one layer, was none")
+        for number, factory in enumerate(self.layers):
+            if isinstance(factory, nn.Module):
+                raise ConfigError(
+                    f"pipeline: layer {number}: need a function that returns a new module, "
+                    f"was a {type(factory).__name__}: write lambda: ..."
+                )
+
+    def layer(self, number: int) -> "Layer":
+        """Return a new layer, with its initial weights."""
+        with torch.random.fork_rng(devices=()):
+            torch.manual_seed(mixed(self.seed, number))
+            with self.device:
+                module = self.layers[number]()
+        layer = Layer(number, module.train())
+        if layer.parameters:
+            layer.optimizer = self.optimizer(layer.parameters)
+            if self.scheduler is not None:
+                layer.scheduler = self.scheduler(layer.optimizer)
+        return layer
+
+    @cached_property
+    def on_meta(self) -> tuple[nn.Module, ...]:
+        """All layers, without memory for their weights."""
+        with torch.device("meta"):
+            return tuple(factory() for factory in self.layers)
+
+    def layer_bytes(self) -> tuple[int, ...]:
+        """Return the bytes of each layer's weights and optimizer state, about."""
+        return tuple(self._bytes(module) for module in self.on_meta)
+
+    def _bytes(self, module: nn.Module) -> int:
+        weights = list(module.parameters())
+        total = sum(weight.nbytes for weight in weights)
+        if not weights:
+            return 0
+        try:
+            optimizer = self.optimizer(weights)
+            for weight in weights:
+                weight.grad = torch.empty_like(weight)
+            optimizer.step()
+        except Exception:  # noqa: BLE001 - the user's optimizer may not know the meta device
+            return _DEFAULT_COPIES * total
+        finally:
+            for weight in weights:
+                weight.grad = None
+        states = (state.values() for state in optimizer.state.values())
+        return total + sum(v.nbytes for values in states for v in values if isinstance(v, Tensor))
+
+
+@dataclass(eq=False)
+class Layer:
+    """A layer's module, its optimizer and its scheduler."""
+
+    number: int
+    module: nn.Module
+    optimizer: torch.optim.Optimizer | None = None
+    scheduler: Any = None
+
+    @cached_property
+    def parameters(self) -> list[nn.Parameter]:
+        """The parameters that are trained."""
+        return [weight for weight in self.module.parameters() if weight.requires_grad]
+
+    @property
+    def weights(self) -> Tensor:
+        """A copy of all trained parameters, ``(numbers,)``."""
+        return parameters_to_vector(self.parameters).detach().clone()
+
+    def commit(self) -> None:
+        """Apply the gradients in ``parameter.grad``."""
+        if self.optimizer is not None:
+            self.optimizer.step()
+        if self.scheduler is not None:
+            self.scheduler.step()
+
+
+def mixed(*numbers: int) -> int:
+    """Return a seed of 63 bits that each of these numbers changes."""
+    seed = 0x9E3779B97F4A7C15
+    for number in numbers:
+        seed = ((seed ^ (number & 0xFFFFFFFFFFFFFFFF)) * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
+        seed ^= seed >> 29
+    return seed >> 1
