@@ -12,8 +12,8 @@ SPECS = (LR, MODE, STEPS)
 
 
 def rows(values, standbys=(), desired=()):
-    table = KnobTable(specs=SPECS, desired=desired)
-    return {row["name"]: row for row in knob_rows(table, values, standbys)}
+    table = KnobTable(specs=SPECS, desired=desired, values=values)
+    return {row["name"]: row for row in knob_rows(table, standbys)}
 
 
 def test_what_a_stand_by_has_is_not_counted_to_the_run():
@@ -29,7 +29,7 @@ def test_a_whole_number_of_a_knob_that_takes_any_is_one_value_with_its_like():
 
 
 def test_a_row_says_whether_a_stand_by_tries_its_knob_out():
-    update = knob_rows(KnobTable(specs=SPECS, tried=("lr",)), {}, ())
+    update = knob_rows(KnobTable(specs=SPECS, tried=("lr",)), ())
     assert [row["has_preview"] for row in update] == [True, False, False]
 
 
@@ -54,3 +54,24 @@ def test_desired_values_are_shown_for_all_and_for_one_worker():
     update = rows({}, desired=desired)
     assert update["lr"]["desired"] == {"": 0.2, "g1-0": 0.3}
     assert (update["lr"]["since_s"], update["mode"]["desired"]) == (3.0, {})
+
+
+def test_a_knob_of_two_roles_has_a_row_of_each():
+    own = KnobSpec(name="lr", kind="int")
+    table = KnobTable(
+        specs=(LR,),
+        of_role={"trainer": (LR,), "rollout": (own,)},
+        roles={"rollout-0-0": "rollout"},
+        desired=(
+            KnobDesired(knob="lr", value=0.1),
+            KnobDesired(knob="lr", value=7, role="rollout"),
+        ),
+        values={"g0-0": {"lr": 0.1}, "rollout-0-0": {"lr": 5}},
+    )
+    found = [
+        (row["role"], row["kind"], row["desired"], row["values"]) for row in knob_rows(table, ())
+    ]
+    assert found == [
+        ("trainer", "float", {"": 0.1}, [(0.1, 1)]),
+        ("rollout", "int", {"": 7}, [(5, 1)]),
+    ]

@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 from torchloom_core.live.capability import ActionKind, Output, Plan, Run, Stages
 from torchloom_core.wire.actions import name_of
 from torchloom_core.wire.operations import StandbyTask
+from torchloom_core.wire.placement import TRAINER
 
 
 class StandbyTaskKind(ActionKind[Any]):
@@ -28,13 +29,14 @@ class StandbyTaskKind(ActionKind[Any]):
 
     def price_gpu_s(self, action: Any, run: Run) -> float:
         """Return how long it takes a standby whose steps are as long as the run's."""
-        return 0.0 if action.ends_task else action.price_s(run.guards.newest("step_time_s"))
+        step_s = run.guards.newest("step_time_s", self.role(run))
+        return 0.0 if action.ends_task else action.price_s(step_s)
 
     def stages(self, action: Any, run: Run) -> Stages:
         """Return one command to each standby that takes part, or to all that end the task."""
         rows = self._rows(action, run)[: None if action.ends_task else action.over]
         workers = (run.fleet.hello[row].worker for row in rows)
-        operation = action.operation(workers, run.desired.of_all())
+        operation = action.operation(workers, run.desired.of_all(self.role(run)))
         return Stages((run.stage(rows, operation),))
 
     def end(self, plan: Plan, trouble: str, run: Run) -> list[Output]:
@@ -50,6 +52,14 @@ class StandbyTaskKind(ActionKind[Any]):
     def _rows(self, action: Any, run: Run) -> list[int]:
         if action.ends_task:
             return self._running(run)  # an unreachable one gets the command when it is back
+        return run.with_role(self._offering(run), self.role(run))
+
+    def role(self, run: Run) -> str:
+        """Return the role of the standbys that take part: that of the first which offers it."""
+        rows = self._offering(run)
+        return run.fleet.hello[rows[0]].role if rows else TRAINER
+
+    def _offering(self, run: Run) -> list[int]:
         verb = str(self.operations[0].__struct_config__.tag)
         return run.reachable(run.able(run.rows_in("standby"), verb))
 

@@ -1,7 +1,7 @@
 """``torchloom knob list|get|set|unset|take|drop``."""
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Annotated, Any
 
 import msgspec
@@ -9,12 +9,12 @@ from cyclopts import Parameter
 from rich.markup import escape
 from rich.table import Table
 
-from torchloom_core.cli.options import HERE, WAIT_S, AsJson, Connection, Wait
+from torchloom_core.cli.options import HERE, WAIT_S, AsJson, Connection, Role, Wait
 from torchloom_core.cli.output import console, print_json, warn
 from torchloom_core.cli.weaver_client import act, fetch_knobs, open_client
 from torchloom_core.floor.errors import ConfigError, RequestError
 from torchloom_core.floor.plain_text import printable
-from torchloom_core.floor.suggest import nearest
+from torchloom_core.floor.suggest import listed, nearest
 from torchloom_core.wire.actions import Guard
 from torchloom_core.wire.codec import UNREADABLE
 from torchloom_core.wire.decisions import KnobDesired
@@ -22,6 +22,7 @@ from torchloom_core.wire.knobs import find_spec
 from torchloom_core.wire.limits import KnobValue
 from torchloom_core.wire.messages import KnobSpec
 from torchloom_core.wire.operator import KnobSet, KnobTable, KnobUnset
+from torchloom_core.wire.placement import TRAINER
 
 _Name = Annotated[str, Parameter(help="Name of the knob.")]
 
@@ -34,24 +35,25 @@ def list_knobs(*, json: AsJson = False, connection: Connection = HERE) -> None:
     if json:
         print_json(table)
         return
-    rows = Table("knob", "range", "fence", "desired", "current", "meaning", box=None)
-    for spec in table.specs:
-        rows.add_row(
-            escape(spec.name),
-            escape(_range(spec)),
-            spec.fence,
-            escape(_desired_text(table, spec.name)),
-            escape(_present(_values(table, spec.name))),
-            escape(spec.doc),
-        )
-    registered = {spec.name for spec in table.specs}
-    for name in sorted({desired.knob for desired in table.desired} - registered):
-        rows.add_row(
-            escape(name), "", "", escape(_desired_text(table, name)), "-", "no worker has it now"
-        )
+    parts = table.by_role()
+    several = ["role"] if len(parts) > 1 else []
+    rows = Table(*several, "knob", "range", "fence", "desired", "current", "meaning", box=None)
+    for role, part in parts.items():
+        for row in _rows(part):
+            rows.add_row(*map(escape, [role, *row] if several else row))
     console().print(rows)
     if table.left_out:
         warn(f"{table.left_out} more knobs are not listed: the answer would be too large")
+
+
+def _rows(table: KnobTable) -> Iterator[tuple[str, ...]]:
+    """Yield the cells of each knob of a role."""
+    for spec in table.specs:
+        desired, current = _desired_text(table, spec.name), _present(_values(table, spec.name))
+        yield spec.name, _range(spec), spec.fence, desired, current, spec.doc
+    registered = {spec.name for spec in table.specs}
+    for name in sorted({desired.knob for desired in table.desired} - registered):
+        yield name, "", "", _desired_text(table, name), "-", "no worker has it now"
 
 
 def get_knob(
@@ -59,6 +61,7 @@ def get_knob(
     /,
     *,
     worker: str | None = None,
+    role: Role = "",
     json: AsJson = False,
     connection: Connection = HERE,
 ) -> None:
@@ -69,7 +72,7 @@ def get_knob(
     worker
         Show only this worker's value.
     """
-    table = _knobs(connection)
+    table = _of_role(_knobs(connection), name, role)
     spec = find_spec(name, table.specs)
     values = _values(table, name)
     if worker is not None:
@@ -90,6 +93,7 @@ def get_knob(
 def set_knob(
     *what: Annotated[str, Parameter(allow_leading_hyphen=True)],
     worker: str | None = None,
+    role: Role = "",
     watch: str | None = None,
     band: float | None = None,
     window: float | None = None,
@@ -99,7 +103,8 @@ def set_knob(
 ) -> None:
     """Set a knob and wait until every worker has applied it.
 
-    Run-fenced knobs can be set together: all ranks apply them at the same step, or none does.
+    Run-fenced knobs can be set together: all ranks apply them at the same step, or none does. A
+    knob that workers of several roles have needs --role.
 
     Parameters
     ----------
@@ -126,9 +131,9 @@ def set_knob(
         raise ConfigError("knob set: --band and --window need --watch METRIC")
     # The Weaver validates the guard.
     guard = None if watch is None else Guard(metric=watch, **given)
-    request = _together(values, worker=worker, guard=guard, sure=yes)
+    request = _together(values, worker=worker, role=role, guard=guard, sure=yes)
     act(connection, "knob.set", request, wait_s=wait)
-    if worker is None and _is_worker_fenced(name, _knobs(connection)):
+    if worker is None and _is_worker_fenced(name, _of_role(_knobs(connection), name, role)):
         text = f"{name} is worker-fenced: each worker applies it at its own next step"
         console().print(text, markup=False)
 
@@ -142,7 +147,14 @@ def _is_worker_fenced(name: str, table: KnobTable) -> bool:
     return any(spec.name == name and spec.fence == "worker" for spec in table.specs)
 
 
-def unset_knob(name: _Name, /, *, worker: str | None = None, connection: Connection = HERE) -> None:
+def unset_knob(
+    name: _Name,
+    /,
+    *,
+    worker: str | None = None,
+    role: Role = "",
+    connection: Connection = HERE,
+) -> None:
     """Clear a knob's desired value; workers keep their current value.
 
     While it is set, every worker that registers gets the desired value.
@@ -152,7 +164,7 @@ def unset_knob(name: _Name, /, *, worker: str | None = None, connection: Connect
     worker
         Clear only the value desired for this worker.
     """
-    act(connection, "knob.unset", KnobUnset(knob=name, worker=worker))
+    act(connection, "knob.unset", KnobUnset(knob=name, worker=worker, role=role))
 
 
 def take_knobs(*names: str, wait: Wait = WAIT_S, connection: Connection = HERE) -> None:
@@ -164,20 +176,23 @@ def take_knobs(*names: str, wait: Wait = WAIT_S, connection: Connection = HERE) 
         Names of the knobs. Default: all with a value of an earlier job.
     """
     table = _knobs(connection)
-    waiting = _waiting(table, names)
-    fenced = {
-        desired.knob: desired.value
-        for desired in waiting
-        if desired.value is not None and desired.worker is None
-        if not _is_worker_fenced(desired.knob, table)
-    }
-    requests = [
-        KnobSet(knob=desired.knob, value=desired.value, worker=desired.worker, sure=True)
-        for desired in waiting
-        if desired.value is not None and (desired.worker is not None or desired.knob not in fenced)
-    ]
-    if fenced:
-        requests.insert(0, _together(fenced, sure=True))
+    requests: list[KnobSet] = []
+    _waiting(table, names)
+    for role, part in table.by_role().items():
+        waiting = [one for one in part.desired if one.waits and one.knob in (names or (one.knob,))]
+        fenced = {
+            desired.knob: desired.value
+            for desired in waiting
+            if desired.value is not None and desired.worker is None
+            if not _is_worker_fenced(desired.knob, part)
+        }
+        if fenced:
+            requests.append(_together(fenced, role=role, sure=True))
+        requests += [
+            KnobSet(knob=one.knob, value=one.value, worker=one.worker, role=role, sure=True)
+            for one in waiting
+            if one.value is not None and (one.worker is not None or one.knob not in fenced)
+        ]
     for request in requests:
         act(connection, "knob.set", request, wait_s=wait)
 
@@ -190,8 +205,11 @@ def drop_knobs(*names: str, connection: Connection = HERE) -> None:
     names
         Names of the knobs. Default: all with a value of an earlier job.
     """
-    for desired in _waiting(_knobs(connection), names):
-        act(connection, "knob.unset", KnobUnset(knob=desired.knob, worker=desired.worker))
+    table = _knobs(connection)
+    for desired in _waiting(table, names):
+        role = (desired.role or TRAINER) if table.of_role else ""
+        request = KnobUnset(knob=desired.knob, worker=desired.worker, role=role)
+        act(connection, "knob.unset", request)
 
 
 def _waiting(table: KnobTable, names: Collection[str]) -> list[KnobDesired]:
@@ -257,6 +275,26 @@ def _knobs(connection: Connection) -> KnobTable:
             return await fetch_knobs(client)
 
     return asyncio.run(fetched())
+
+
+def _of_role(table: KnobTable, knob: str, role: str) -> KnobTable:
+    """Return the part of the table of the role, or of the only one that has the knob.
+
+    Raises
+    ------
+    RequestError
+        If no role has this name, or several have the knob and none is named.
+    """
+    parts = table.by_role()
+    if role:
+        roles = table.of_role or {table.role_of(worker) for worker in table.values}
+        if role not in roles:
+            raise RequestError(f"no worker has role {role!r}{nearest(role, roles)}")
+        return parts.get(role, table)
+    having = [one for one, part in parts.items() if any(s.name == knob for s in part.specs)]
+    if len(having) > 1:
+        raise RequestError(f"the roles {listed(having)} have knob {knob}: name one with --role")
+    return parts[having[0]] if having else table
 
 
 def _values(table: KnobTable, knob: str) -> dict[str, KnobValue]:

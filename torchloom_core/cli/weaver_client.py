@@ -112,12 +112,13 @@ async def fetch_status(client: "ControlClient") -> Status:
 async def fetch_knobs(client: "ControlClient") -> KnobTable:
     """Return the whole table of knobs, requested page by page; raises as :func:`send` does."""
     first = page = await send(client, "knobs", KnobTable)
-    values = dict(first.values)
+    values, roles = dict(first.values), dict(first.roles)
     while page.more:
         page = await send(client, "knobs", KnobTable, Page(after=list(values)[-1]))
         values |= page.values
+        roles |= page.roles
     values = {worker: values[worker] for worker in sorted(values, key=natural_key)}
-    return msgspec.structs.replace(first, values=values, more=False)
+    return msgspec.structs.replace(first, values=values, roles=roles, more=False)
 
 
 def propose(action: Action, wait_s: float, connection: Connection) -> None:

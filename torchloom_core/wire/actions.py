@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 
 import msgspec
 
-from torchloom_core.wire.limits import KnobName, KnobValue, KnobValues, MetricName, Target
+from torchloom_core.wire.limits import KnobName, KnobValue, KnobValues, MetricName, RoleName, Target
 
 
 class Action:
@@ -27,19 +27,30 @@ class Action:
     __struct_config__: ClassVar[msgspec.structs.StructConfig]
 
 
-class ChangeKnob(msgspec.Struct, Action, frozen=True, kw_only=True, tag_field="kind", tag="knob"):
+class ChangeKnob(
+    msgspec.Struct,
+    Action,
+    frozen=True,
+    kw_only=True,
+    repr_omit_defaults=True,
+    tag_field="kind",
+    tag="knob",
+):
     """Set a knob of one worker, or of all workers that have it when ``worker`` is None.
+
+    If workers of several roles have it, ``role`` names the one that is meant.
 
     Examples
     --------
     >>> from torchloom_core.plugin import ChangeKnob
-    >>> ChangeKnob(knob="sync_every", value=64)
-    ChangeKnob(knob='sync_every', value=64, worker=None)
+    >>> ChangeKnob(knob="sync_every", value=64), ChangeKnob(knob="lr", value=0.1, role="trainer")
+    (ChangeKnob(knob='sync_every', value=64), ChangeKnob(knob='lr', value=0.1, role='trainer'))
     """
 
     knob: KnobName
     value: KnobValue
     worker: Target | None = None
+    role: RoleName | msgspec.UnsetType = msgspec.UNSET
 
 
 class Guard(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -77,7 +88,8 @@ class ChangeKnobs(
 ):
     """Set run-fenced knobs on all ranks at one step, or none of them.
 
-    Without a ``guard`` the one of the config is used.
+    Without a ``guard`` the one of the config is used. If ranks of several roles have them, ``role``
+    names those that are meant.
 
     Examples
     --------
@@ -89,6 +101,7 @@ class ChangeKnobs(
 
     values: Annotated[KnobValues, msgspec.Meta(min_length=1)]
     guard: Guard | None = None
+    role: RoleName = ""
 
 
 def new_values(action: Action) -> KnobValues:

@@ -222,7 +222,8 @@ class KnobDesired(msgspec.Struct, frozen=True, kw_only=True, tag="knob_desired")
     """The desired ``value`` of ``knob`` since ``since_ns``, on one worker or (None) on all.
 
     The value None removes the desired value; workers keep their present one. A value that
-    ``waits`` is from an earlier job: it is not set until a person confirms it.
+    ``waits`` is from an earlier job: it is not set until a person confirms it. ``role`` is that of
+    the workers; absent: trainers.
     """
 
     knob: str
@@ -230,6 +231,13 @@ class KnobDesired(msgspec.Struct, frozen=True, kw_only=True, tag="knob_desired")
     worker: str | None = None
     since_ns: int = 0
     waits: Literal[True] | msgspec.UnsetType = msgspec.UNSET
+    role: str | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def whose(self) -> str:
+        """The worker with `` of `` before it, or the role if it is no trainer's, or ""."""
+        name = self.worker or self.role
+        return f" of {name}" if name else ""
 
 
 class Issue(msgspec.Struct, frozen=True, kw_only=True, tag="issue"):

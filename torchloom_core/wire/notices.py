@@ -89,9 +89,8 @@ def of_new_job(desired: Sequence[KnobDesired], worker: str) -> Notice:
 
 
 def _set(desired: KnobDesired) -> str:
-    whose = f" of {desired.worker}" if desired.worker else ""
     since = moment_text(desired.since_ns // SECOND_NS * SECOND_NS)
-    return f"{desired.knob} = {desired.value!r}{whose} (set at {since})"
+    return f"{desired.knob} = {desired.value!r}{desired.whose} (set at {since})"
 
 
 def of_run_end(dismissed: Sequence[str], desired: Sequence[KnobDesired]) -> Notice:
@@ -100,7 +99,7 @@ def of_run_end(dismissed: Sequence[str], desired: Sequence[KnobDesired]) -> Noti
     if dismissed:
         parts.append(f"standbys drained: {listed(dismissed)}")
     if desired:
-        values = [f"{w.knob} = {w.value!r}{f' of {w.worker}' if w.worker else ''}" for w in desired]
+        values = [f"{w.knob} = {w.value!r}{w.whose}" for w in desired]
         parts.append(f"desired values dropped: {listed(values)}")
     return Notice(kind="run_over", text="; ".join(parts))
 

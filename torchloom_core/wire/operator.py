@@ -41,6 +41,7 @@ from torchloom_core.wire.limits import (
     KnobValues,
     Name,
     RackName,
+    RoleName,
     SessionName,
 )
 from torchloom_core.wire.messages import KnobSpec
@@ -75,6 +76,7 @@ class FromSession(
 class KnobSet(FromSession, frozen=True, kw_only=True):
     """Set a knob on one worker, or on all that have it when ``worker`` is absent.
 
+    ``role`` names whose knob it is, if several roles have one of its name.
     Several run-fenced knobs can be set at once, the others in ``also``, with a ``guard``. A value
     that is far from those in use is refused unless the person is ``sure``.
     """
@@ -83,6 +85,7 @@ class KnobSet(FromSession, frozen=True, kw_only=True):
     value: KnobValue
     also: KnobValues = {}
     worker: Name | None = None
+    role: RoleName = ""
     guard: Guard | None = None
     sure: bool = False
     id: RequestId = ""
@@ -96,7 +99,8 @@ class KnobSet(FromSession, frozen=True, kw_only=True):
             If several knobs or a guard are for one worker, or a knob is named twice.
         """
         if not self.also and self.guard is None:
-            return ChangeKnob(knob=self.knob, value=self.value, worker=self.worker)
+            role = self.role or msgspec.UNSET
+            return ChangeKnob(knob=self.knob, value=self.value, worker=self.worker, role=role)
         if self.worker is not None:
             raise MessageError(
                 "knob.set: several knobs or a guard apply to all workers: need no worker, "
@@ -108,14 +112,19 @@ class KnobSet(FromSession, frozen=True, kw_only=True):
             )
         if self.knob in self.also:
             raise MessageError(f"knob.set: need each knob once, was {self.knob!r} twice")
-        return ChangeKnobs(values={self.knob: self.value, **self.also}, guard=self.guard)
+        values = {self.knob: self.value, **self.also}
+        return ChangeKnobs(values=values, guard=self.guard, role=self.role)
 
 
 class KnobUnset(FromSession, frozen=True, kw_only=True):
-    """Drop the desired value of a knob, of one worker or, when ``worker`` is absent, of all."""
+    """Drop the desired value of a knob, of one worker or, when ``worker`` is absent, of all.
+
+    ``role`` names whose, if several roles have a desired value of it.
+    """
 
     knob: KnobName
     worker: Name | None = None
+    role: RoleName = ""
     id: RequestId = ""
 
 
@@ -287,6 +296,9 @@ class KnobTable(msgspec.Struct, frozen=True, kw_only=True):
     A later :class:`Page` has only the next ``values``. If the specs exceed half a message, those
     that the fewest workers declare are left out, ``left_out`` in number. ``tried`` are the knobs
     whose change a standby can preview.
+
+    In a run of several roles ``of_role`` has the specifications by role, as two roles may have a
+    knob of one name, and ``roles`` the role of each worker in ``values`` that is no trainer.
     """
 
     specs: tuple[KnobSpec, ...] = ()
@@ -295,3 +307,24 @@ class KnobTable(msgspec.Struct, frozen=True, kw_only=True):
     more: bool = False
     left_out: int = 0
     tried: tuple[str, ...] = ()
+    of_role: dict[str, tuple[KnobSpec, ...]] = {}
+    roles: dict[str, str] = {}
+
+    def by_role(self) -> "dict[str, KnobTable]":
+        """Return the table of each role; of a run with one role this one, as that of ""."""
+        if not self.of_role:
+            return {"": self}
+        return {
+            role: msgspec.structs.replace(
+                self,
+                specs=specs,
+                desired=tuple(d for d in self.desired if (d.role or TRAINER) == role),
+                values={w: v for w, v in self.values.items() if self.role_of(w) == role},
+                of_role={},
+            )
+            for role, specs in self.of_role.items()
+        }
+
+    def role_of(self, worker: str) -> str:
+        """Return the role of a worker in ``values``."""
+        return self.roles.get(worker, TRAINER)

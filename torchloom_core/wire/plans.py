@@ -8,6 +8,7 @@ from torchloom_core.wire.actions import Action, Guard
 from torchloom_core.wire.commands import Command
 from torchloom_core.wire.limits import KnobValues
 from torchloom_core.wire.operations import Operation
+from torchloom_core.wire.placement import TRAINER
 
 WITHDRAWN = "withdrawn"
 """The status of a withdrawn command, until it is known whether its worker got it."""
@@ -102,6 +103,8 @@ class Watch(msgspec.Struct, frozen=True, kw_only=True):
         How the metric got worse; empty: it did not so far.
     tries, tried_ns : int
         How many rollbacks were tried, and when the last one.
+    role : str
+        The role whose ranks made it, and whose metric is watched.
     """
 
     verdict: str
@@ -115,6 +118,7 @@ class Watch(msgspec.Struct, frozen=True, kw_only=True):
     hurt: str = ""
     tries: int = 0
     tried_ns: int = 0
+    role: str = TRAINER
 
 
 def called_off(plan: Plan, why: str) -> Plan:

@@ -10,6 +10,7 @@ from torchloom_core.wire.limits import (
     MAX_TEXT,
     Id,
     KnobName,
+    RoleName,
     SessionName,
     ShortText,
     Target,
@@ -58,12 +59,15 @@ class Deny(msgspec.Struct, frozen=True, kw_only=True, tag_field="want", tag="den
 class ForgetKnob(msgspec.Struct, frozen=True, kw_only=True, tag_field="want", tag="forget_knob"):
     """Drop the desired value of a knob, on one worker or, when ``worker`` is None, on all.
 
+    With ``role`` on all of that role; without, only one role may have a desired value.
+
     No command is sent, so this is possible at any time: for a knob that no worker has now, and
     while actions are stopped.
     """
 
     knob: KnobName
     worker: Target | None = None
+    role: RoleName | msgspec.UnsetType = msgspec.UNSET
 
 
 class Annotate(msgspec.Struct, frozen=True, kw_only=True, tag_field="want", tag="annotate"):

@@ -16,7 +16,7 @@ from torchloom_core.live.capability import (
     workers_text,
 )
 from torchloom_core.live.fleet.declared_knobs import left_out
-from torchloom_core.live.kernel.actions.run import NAMED
+from torchloom_core.live.kernel.actions.run import NAMED, of_role
 from torchloom_core.wire.actions import ChangeKnob, ChangeKnobs
 from torchloom_core.wire.commands import Command
 from torchloom_core.wire.knobs import check_value, find_spec, shown, takes, unusual
@@ -38,13 +38,17 @@ class KnobKind(ActionKind[ChangeKnob]):
     rolls_back = True
 
     def target(self, action: ChangeKnob) -> str:
-        """Return the knob."""
-        return f"knob:{action.knob}"
+        """Return the knob, and the role if it is named."""
+        return of_role(f"knob:{action.knob}", action.role or "")
 
     def obstacle(self, action: ChangeKnob, run: Run) -> str:
         """Refuse an unknown knob, and a value that it does not accept."""
         if action.worker is not None and (problem := run.not_present(action.worker)):
             return problem
+        if not (action.worker or action.role) and (problem := run.ambiguous([action.knob])):
+            return problem
+        if (role := action.role) and role != _role(action, run):
+            return f"{action.worker} has role {_role(action, run)}, was {role}"
         try:
             spec = _spec(action, run)
             check_value(spec, action.value)
@@ -59,6 +63,7 @@ class KnobKind(ActionKind[ChangeKnob]):
             hello.worker
             for row, hello in enumerate(run.fleet.hello)
             if run.stays(row)
+            and hello.role == _role(action, run)
             and any(own.name == spec.name and own.fence == "run" for own in hello.knobs)
         ]
         if fenced:
@@ -69,7 +74,9 @@ class KnobKind(ActionKind[ChangeKnob]):
 
     def warning(self, action: ChangeKnob, run: Run) -> str:
         """Return how far the value is from those in use or desired, if that is unusual."""
-        return unusual(_spec(action, run), action.value, run.in_use(action.knob))
+        return unusual(
+            _spec(action, run), action.value, run.in_use(action.knob, _role(action, run))
+        )
 
     def stages(self, action: ChangeKnob, run: Run) -> Stages:
         """Return the one stage for all workers whose value is set."""
@@ -82,7 +89,8 @@ class KnobKind(ActionKind[ChangeKnob]):
         """Store the desired value."""
         if _spec(action, run).fence == "run":
             return []  # stored once all ranks have applied it
-        return [run.desired.add(action.knob, action.value, action.worker, run.now_ns)]
+        knob, worker, role = action.knob, action.worker, _role(action, run)
+        return [run.desired.add(knob, action.value, worker, run.now_ns, role)]
 
     def superseded(self, action: ChangeKnob, run: Run) -> Iterable[Command]:
         """Return the commands in flight that set the same knob on the same workers."""
@@ -91,7 +99,8 @@ class KnobKind(ActionKind[ChangeKnob]):
 
     def undone(self, action: ChangeKnob, began_ns: int, run: Run) -> list[Output]:
         """Drop the desired value."""
-        return [*run.desired.withdraw(action.knob, action.value, action.worker, began_ns)]
+        knob, worker, role = action.knob, action.worker, _role(action, run)
+        return [*run.desired.withdraw(knob, action.value, worker, began_ns, role)]
 
     def begin(self, plan: Plan, run: Run) -> list[Output]:
         """Remember the present value of a run-fenced knob."""
@@ -109,34 +118,45 @@ class KnobKind(ActionKind[ChangeKnob]):
 
     def describe(self, action: Mapping[str, Any]) -> str:
         """Return ``knob lr = 0.1 on g0-0``."""
-        return f"knob {action['knob']} = {action['value']} on {action.get('worker') or 'all'}"
+        whom = action.get("worker") or action.get("role") or "all"
+        return f"knob {action['knob']} = {action['value']} on {whom}"
 
 
 def _of_all(action: ChangeKnob) -> ChangeKnobs:
-    return ChangeKnobs(values={action.knob: action.value})
+    return ChangeKnobs(values={action.knob: action.value}, role=action.role or "")
+
+
+def _role(action: ChangeKnob, run: Run) -> str:
+    """Return the role whose knob it is: the worker's, the named one, or the one that has it."""
+    if action.worker in run.fleet.row_of:
+        return run.fleet.hello[run.fleet.row_of[action.worker]].role
+    return action.role or run.role_of_knobs([action.knob])
 
 
 def _spec(action: ChangeKnob, run: Run) -> KnobSpec:
     if action.worker is None:
-        return run.spec(action.knob)
+        return run.spec(action.knob, _role(action, run))
     return find_spec(action.knob, run.fleet.hello[run.fleet.row_of[action.worker]].knobs)
 
 
 def _rows(action: ChangeKnob, run: Run) -> list[int]:
     """Return the rows to change: of one worker, or of all whose knob has the same spec."""
-    way = takes(_spec(action, run))
+    way, role = takes(_spec(action, run)), _role(action, run)
     return [
         row
         for row, hello in enumerate(run.fleet.hello)
         if run.stays(row)
+        and hello.role == role
         and action.worker in (None, hello.worker)
         and any(spec.name == action.knob and takes(spec) == way for spec in hello.knobs)
     ]
 
 
 def _left_out(action: ChangeKnob, run: Run) -> str:
-    spec = run.fleet.knob_specs.get(action.knob) if action.worker is None else None
-    return left_out(spec, [h for row, h in enumerate(run.fleet.hello) if run.stays(row)])
+    role = _role(action, run)
+    spec = run.fleet.specs_of(role).get(action.knob) if action.worker is None else None
+    rows = [row for row in run.with_role(range(len(run.fleet.hello)), role) if run.stays(row)]
+    return left_out(spec, [run.fleet.hello[row] for row in rows])
 
 
 KIND = KnobKind()

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from torchloom_core.floor.errors import KnobError
-from torchloom_core.floor.suggest import listed
 from torchloom_core.live.capability import (
     ActionKind,
     Output,
@@ -17,6 +16,7 @@ from torchloom_core.live.capability import (
     workers_text,
 )
 from torchloom_core.live.fleet.declared_knobs import check_all_have, first_values
+from torchloom_core.live.kernel.actions.run import of_role
 from torchloom_core.wire import notices
 from torchloom_core.wire.actions import ChangeKnobs, new_values
 from torchloom_core.wire.commands import RECONCILE
@@ -39,38 +39,41 @@ class KnobsKind(ActionKind[ChangeKnobs]):
     rolls_back = True
 
     def target(self, action: ChangeKnobs) -> str:
-        """Return the knobs."""
-        return f"knobs:{','.join(sorted(action.values))}"
+        """Return the knobs, and the role if it is named."""
+        return of_role(f"knobs:{','.join(sorted(action.values))}", action.role)
 
     def obstacle(self, action: ChangeKnobs, run: Run) -> str:
         """Refuse a knob that not all ranks of a role have, and a value that it does not accept."""
+        if not action.role and (problem := run.ambiguous(action.values)):
+            return problem
+        role = _role(action, run)
         try:
-            checked(action.values, run)
+            checked(action.values, run, role)
         except KnobError as error:
             return str(error)
-        what, roles = f"knob {', '.join(action.values)}", run.roles_with(action.values)
-        if len(roles) > 1:
-            return f"{what}: the roles {listed(sorted(roles))} have it, and do not vote together"
-        return cannot_agree(what, run, roles) or run.guards.obstacle(action.guard)
+        what = f"knob {', '.join(action.values)}"
+        return cannot_agree(what, run, {role}) or run.guards.obstacle(action.guard, role)
 
     def warning(self, action: ChangeKnobs, run: Run) -> str:
         """Return how far a value is from those in use or desired, if that is unusual."""
+        role = _role(action, run)
         warnings = (
-            unusual(run.spec(knob), value, run.in_use(knob))
+            unusual(run.spec(knob, role), value, run.in_use(knob, role))
             for knob, value in action.values.items()
         )
         return next(filter(None, warnings), "")
 
     def stages(self, action: ChangeKnobs, run: Run) -> Stages:
         """Return the one stage for all ranks that can agree."""
-        return fenced_stages(SetKnobs(values=checked(action.values, run)), run)
+        role = _role(action, run)
+        return fenced_stages(SetKnobs(values=checked(action.values, run, role)), run, role=role)
 
     def begin(self, plan: Plan, run: Run) -> list[Output]:
         """Remember the present values for a rollback, unless the change restores values."""
         if plan.policy not in (GUARD, RECONCILE):
-            values = new_values(plan.action)
-            before = [run.fleet.knobs[row] for row in run.voters(run.roles_with(values))]
-            run.guards.expect(plan, first_values(values, before), run.now_ns)
+            values, role = new_values(plan.action), _made_by(plan, run)
+            before = [run.fleet.knobs[row] for row in run.voters({role})]
+            run.guards.expect(plan, first_values(values, before), run.now_ns, role)
         return []
 
     def end(self, plan: Plan, trouble: str, run: Run) -> list[Output]:
@@ -78,13 +81,13 @@ class KnobsKind(ActionKind[ChangeKnobs]):
         if trouble:
             run.guards.forget(plan.verdict)
             return []
-        values = new_values(plan.action)
+        values, role = new_values(plan.action), _made_by(plan, run)
         if plan.policy == RECONCILE:
-            return _report_restored(values, run)
+            return _report_restored(values, role, run)
         if plan.policy == GUARD:
-            run.guards.taken_back(values)
+            run.guards.taken_back(values, role)
         run.guards.begin(plan.verdict, run.now_ns)
-        return [run.desired.add(k, v, None, run.now_ns) for k, v in values.items()]
+        return [run.desired.add(k, v, None, run.now_ns, role) for k, v in values.items()]
 
     def summary(self, action: ChangeKnobs, plan: Plan, run: Run) -> str:
         """Return the values, on how many workers, at which step, and the guard."""
@@ -93,31 +96,41 @@ class KnobsKind(ActionKind[ChangeKnobs]):
 
     def describe(self, action: Mapping[str, Any]) -> str:
         """Return ``knobs lr = 0.1, compression = bf16``."""
-        return "knobs " + ", ".join(f"{knob} = {v}" for knob, v in action["values"].items())
+        values = ", ".join(f"{knob} = {v}" for knob, v in action["values"].items())
+        return f"knobs {values}{f' on {role}' if (role := action.get('role')) else ''}"
 
 
-def checked(values: KnobValues, run: Run) -> KnobValues:
+def _role(action: ChangeKnobs, run: Run) -> str:
+    return action.role or run.role_of_knobs(action.values)
+
+
+def _made_by(plan: Plan, run: Run) -> str:
+    """Return the role whose ranks make a plan's change; an older Weaver did not store it."""
+    return plan.role or run.role_of_knobs(new_values(plan.action))
+
+
+def checked(values: KnobValues, run: Run, role: str) -> KnobValues:
     """Return the values in their knobs' own types.
 
     Raises
     ------
     KnobError
-        If a knob is not run-fenced with one spec on all ranks, or does not accept its value.
+        If a knob is not run-fenced with one spec on all ranks of the role, or does not accept its
+        value.
     """
-    own = {knob: check_value(run.spec(knob), value) for knob, value in values.items()}
+    own = {knob: check_value(run.spec(knob, role), value) for knob, value in values.items()}
     for knob in own:
-        spec = run.spec(knob)
+        spec = run.spec(knob, role)
         if spec.fence != "run":
             raise KnobError(f"knob {knob} is worker-fenced: set it without other knobs or a guard")
-        voters = run.voters(run.roles_with(values))
-        check_all_have(spec, [run.fleet.hello[row] for row in voters])
+        check_all_have(spec, [run.fleet.hello[row] for row in run.voters({role})])
     return own
 
 
-def _report_restored(values: KnobValues, run: Run) -> list[Output]:
-    """Report, also in one trainer's log, that all ranks have the values from before a restart."""
-    desired = [one for knob in values if (one := run.desired.of(None, knob)) is not None]
-    voters = run.voters()[:1] if desired else []
+def _report_restored(values: KnobValues, role: str, run: Run) -> list[Output]:
+    """Report, also in one worker's log, that all ranks have the values from before a restart."""
+    desired = [one for knob in values if (one := run.desired.of(None, knob, role)) is not None]
+    voters = run.voters({role})[:1] if desired else []
     if not voters:
         return []
     notice = notices.of_restored(desired, run.fleet.hello[voters[0]].worker)

@@ -22,7 +22,7 @@ class PreviewKind(StandbyTaskKind):
         """Refuse also values that the run's knobs do not accept."""
         try:
             for knob, value in action.values.items():
-                check_value(run.spec(knob), value)
+                check_value(run.spec(knob, self.role(run)), value)
         except KnobError as error:
             return str(error)
         return super().obstacle(action, run)

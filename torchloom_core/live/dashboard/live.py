@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 from nats.aio.msg import Msg
 
 from torchloom_core.floor.clock import SECOND_NS, SystemClock
@@ -160,13 +161,18 @@ class Live(RunState):
 
     async def _read_knobs(self) -> None:
         first = page = await self._of("knobs", KnobTable)
-        values = dict(first.values)
+        values, roles = dict(first.values), dict(first.roles)
         while page.more and page.values:
             page = await self._of("knobs", KnobTable, Page(after=list(page.values)[-1]))
             values |= page.values
-        rows = knob_rows(first, values, self._standbys)
-        self.record.knob_values = {  # a knob that differs between workers has no one value before
-            row["name"]: row["values"][0][0] for row in rows if len(row["values"]) == 1
+            roles |= page.roles
+        rows = knob_rows(replace(first, values=values, roles=roles), self._standbys)
+        # A knob that differs between workers has no one value before, nor has one of two roles.
+        names = Counter(row["name"] for row in rows)
+        self.record.knob_values = {
+            row["name"]: row["values"][0][0]
+            for row in rows
+            if len(row["values"]) == 1 and names[row["name"]] == 1
         }
         if rows != self.knobs:
             self.knobs, self.knobs_version = rows, self.knobs_version + 1
@@ -213,10 +219,16 @@ def forecasts_of(status: Status) -> list[Forecast]:
     ]
 
 
-def knob_rows(
-    table: KnobTable, values: Mapping[str, Mapping[str, KnobValue]], standbys: Container[str]
-) -> list[dict[str, Any]]:
-    """Return a row for each knob; ``standbys``, which take the values later, count separately."""
+def knob_rows(table: KnobTable, standbys: Container[str]) -> list[dict[str, Any]]:
+    """Return a row for each knob of each role; ``standbys`` take the values later, and count apart.
+
+    ``role`` is empty in a run of one role.
+    """
+    parts = table.by_role().items()
+    return [{**row, "role": role} for role, part in parts for row in _rows(part, standbys)]
+
+
+def _rows(table: KnobTable, standbys: Container[str]) -> list[dict[str, Any]]:
     desired: dict[str, dict[str, KnobValue]] = {}
     since_ns: dict[str, int] = {}
     for one in table.desired:
@@ -224,7 +236,7 @@ def knob_rows(
             desired.setdefault(one.knob, {})[one.worker or ""] = one.value
             since_ns[one.knob] = max(since_ns.get(one.knob, 0), one.since_ns)
     run, waiting = _Counts(table.specs), _Counts(table.specs)
-    for worker, own in values.items():
+    for worker, own in table.values.items():
         (waiting if worker in standbys else run).add(own)
     return [
         {

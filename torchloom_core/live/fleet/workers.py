@@ -1,5 +1,7 @@
 """The workers that ever registered, one row each, with the state of their incarnation."""
 
+from collections.abc import Collection
+
 from torchloom_core.live.fleet.declared_knobs import DeclaredKnobs
 from torchloom_core.live.fleet.incarnations import Incarnations
 from torchloom_core.live.fleet.quorums import Quorums
@@ -49,6 +51,7 @@ class Workers:
     def __init__(self, stale_after_s: float) -> None:
         self._incarnations = Incarnations()
         self._declared = DeclaredKnobs()
+        self._declared_of: dict[str, DeclaredKnobs] = {}
         self.row_of: dict[str, int] = {}
         self.hello: list[Hello] = []
         self.state: list[str] = []
@@ -75,7 +78,7 @@ class Workers:
         elif self.hello[row].incarnation != hello.incarnation:
             return False
         if self.state[row] != "gone":
-            self._declared.count(self.hello[row].knobs, -1)
+            self._count_knobs(self.hello[row], -1)
         self.quorums.register(hello, self.hello[row])
         self._count_role(self.hello[row], -1)
         self._count_role(hello, 1)
@@ -87,8 +90,12 @@ class Workers:
             self.ending[row] = ""
             self.times.begin(row, ts_ns)
         if self.state[row] != "gone":
-            self._declared.count(hello.knobs, 1)
+            self._count_knobs(hello, 1)
         return begins
+
+    def _count_knobs(self, hello: Hello, more: int) -> None:
+        self._declared.count(hello.knobs, more)
+        self._declared_of.setdefault(hello.role, DeclaredKnobs()).count(hello.knobs, more)
 
     @property
     def is_full(self) -> bool:
@@ -127,7 +134,7 @@ class Workers:
             return False
         if self.state[row] == "gone":
             return False
-        self._declared.count(self.hello[row].knobs, -1)
+        self._count_knobs(self.hello[row], -1)
         self.state[row] = "gone"
         self.ending[row] = self.ending[row] or in_a_word(
             message.status, expected=message.expected, error=message.error
@@ -195,6 +202,20 @@ class Workers:
     def knob_specs(self) -> dict[str, KnobSpec]:
         """Every knob of present workers, with the spec that most of them declare."""
         return self._declared.specs
+
+    @property
+    def roles(self) -> list[str]:
+        """The roles that workers ever had, in the order in which they came."""
+        return list(self._declared_of)
+
+    def specs_of(self, role: str) -> dict[str, KnobSpec]:
+        """Return every knob of the present workers of a role, as :attr:`knob_specs`."""
+        declared = self._declared_of.get(role)
+        return declared.specs if declared else {}
+
+    def roles_with(self, knobs: Collection[str]) -> list[str]:
+        """Return the roles of present workers that have one of the knobs, by name."""
+        return sorted(r for r, own in self._declared_of.items() if own.specs.keys() & set(knobs))
 
     def knob_specs_by_use(self) -> list[KnobSpec]:
         """Return the same, those declared by most workers first."""

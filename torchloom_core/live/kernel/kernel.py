@@ -206,12 +206,11 @@ class Kernel:
         for watch in self.run.guards.to_take_back(self.run.now_ns):
             which = f" (try {watch.tries} of {TRIES})" if watch.tries > 1 else ""
             reason = f"{watch.verdict} made the run worse: {watch.hurt}{which}"
-            outputs += self._decider.propose(ChangeKnobs(values=watch.before), GUARD, reason)
-        values = self._upkeep.unset_values()
-        if values:
-            outputs += self._decider.propose(
-                ChangeKnobs(values=values), RECONCILE, "set before a restart"
-            )
+            back = ChangeKnobs(values=watch.before, role=self.run.named(watch.role))
+            outputs += self._decider.propose(back, GUARD, reason)
+        for role, values in self._upkeep.unset_values().items():
+            again = ChangeKnobs(values=values, role=self.run.named(role))
+            outputs += self._decider.propose(again, RECONCILE, "set before a restart")
         return outputs
 
     def _hello(self, hello: Hello) -> list[Output]:
@@ -301,11 +300,11 @@ class Kernel:
 
     def _after_knob(self, command: Command, operation: SetKnob) -> list[Output]:
         """Report an older desired value that was set, and correct one that is outdated."""
-        desired = self.run.desired.of(command.worker, operation.knob)
+        hello = self.fleet.hello[self.fleet.row_of[command.worker]]
+        desired = self.run.desired.of(command.worker, operation.knob, hello.role)
         if desired is not None and desired.value == operation.value:
             is_older = command.cause == RECONCILE
             return [notices.of_desired(desired, command.worker)] if is_older else []
-        hello = self.fleet.hello[self.fleet.row_of[command.worker]]
         return self._upkeep.reconcile([hello])
 
     def _withhold(self, message: Withheld) -> list[Output]:

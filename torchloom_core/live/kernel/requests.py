@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from torchloom_core.floor.suggest import listed
 from torchloom_core.live.dispatch.answers import Answers, answer_to
 from torchloom_core.live.dispatch.control_lease import ControlLease
 from torchloom_core.live.kernel.actions.kinds import kind_of
@@ -78,8 +79,12 @@ class Requests:
                     text = f"no proposal {proposal_id!r} waits for approval"
                     return [Reply(request=request.id, ok=False, text=text)]
                 return self._decide_waiting(request, proposal_id)
-            case ForgetKnob(knob=knob, worker=worker):
-                forgotten = self._run.desired.forget(knob, worker)
+            case ForgetKnob(knob=knob, worker=worker, role=role):
+                roles = self._run.desired.roles(knob)
+                if not (role or worker) and len(roles) > 1:
+                    text = f"the roles {listed(roles)} have desired values: name one with --role"
+                    return [Reply(request=request.id, ok=False, text=text)]
+                forgotten = self._run.desired.forget(knob, worker, role or "")
                 text = f"{knob} has no desired value now; workers keep their present values"
                 if not forgotten:
                     text = f"{knob} had no desired value{f' on {worker}' if worker else ''}"

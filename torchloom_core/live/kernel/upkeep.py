@@ -29,23 +29,31 @@ class Upkeep:
                 continue
             on_the_way = self._run.commands.knobs_in_flight(worker)
             present = fleet.knobs[row]
-            for operation in self._run.desired.missing(hello, present, fleet.knob_specs, unsettled):
+            specs = fleet.specs_of(hello.role)
+            for operation in self._run.desired.missing(hello, present, specs, unsettled):
                 if operation.knob not in on_the_way:
                     outputs += self._run.issue(self._run.stage([row], operation), RECONCILE)
         return outputs
 
-    def unset_values(self) -> KnobValues:
-        """Return the run-fenced knobs that have to be set again after a restart of the run."""
-        run = self._run
-        changes = any(plan.change for plan in self._run.plans.table.values())
-        if not run.desired.table or self._run.switch.is_passive or changes:
+    def unset_values(self) -> dict[str, KnobValues]:
+        """Return the run-fenced knobs to set again after a restart, by role."""
+        run, hello = self._run, self._run.fleet.hello
+        if not run.desired.table or run.switch.is_passive:
             return {}
-        rows, hello = run.voters(), run.fleet.hello
-        incarnations = [(hello[row].worker, hello[row].incarnation) for row in rows]
-        if not all(run.launches.is_in_job(hello[row]) for row in rows):
-            return {}
-        present = [run.fleet.knobs[row] for row in rows]
-        return run.desired.nowhere(run.fleet.knob_specs, incarnations, present)
+        rows_of: dict[str, list[int]] = {}
+        for row in run.voters():
+            rows_of.setdefault(hello[row].role, []).append(row)
+        busy = {plan.role for plan in run.plans.table.values() if plan.change}
+        found: dict[str, KnobValues] = {}
+        for role, rows in rows_of.items() if "" not in busy else ():
+            incarnations = [(hello[row].worker, hello[row].incarnation) for row in rows]
+            if role in busy or not all(run.launches.is_in_job(hello[row]) for row in rows):
+                continue
+            present = [run.fleet.knobs[row] for row in rows]
+            specs = run.fleet.specs_of(role)
+            if values := run.desired.nowhere(specs, incarnations, present, role):
+                found[role] = values
+        return found
 
     def prepare_standbys(self) -> list[Output]:
         """Hold standbys back from quorums, and prepare those that the lighthouse holds back."""

@@ -67,7 +67,10 @@ class _Denial(_Approval, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 _REQUESTS: dict[str, tuple[Any, Callable[[Any], Want]]] = {
     "knob.set": (KnobSet, lambda m: Propose(action=m.action(), sure=m.sure)),
-    "knob.unset": (KnobUnset, lambda m: ForgetKnob(knob=m.knob, worker=m.worker)),
+    "knob.unset": (
+        KnobUnset,
+        lambda m: ForgetKnob(knob=m.knob, worker=m.worker, role=m.role or msgspec.UNSET),
+    ),
     "propose": (_Proposal, lambda m: Propose(action=m.action, sure=m.sure)),
     "approve": (_Approval, lambda m: Approve(proposal=m.proposal)),
     "deny": (_Denial, lambda m: Deny(proposal=m.proposal, reason=m.reason)),

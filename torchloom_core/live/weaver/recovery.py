@@ -13,6 +13,7 @@ import msgspec
 
 from torchloom_core.floor.errors import StateError
 from torchloom_core.live.fleet.cordons import Cordon, Cordons
+from torchloom_core.live.fleet.desired_knobs import key_of
 from torchloom_core.live.kernel.actions.kinds import kind_of
 from torchloom_core.live.trajectory.earlier_names import renamed
 from torchloom_core.live.trajectory.layout import META, epoch_folder, epochs
@@ -58,7 +59,7 @@ class Inheritance:
         self._place = place
         self._plans = self._table("plan", Plan, "verdict")
         self._flights = {f.command.id: f for f in self._entries_of("flight", Flight)}
-        self._desired = {(d.worker, d.knob): d for d in self._entries_of("knob", KnobDesired)}
+        self._desired = {key_of(d): d for d in self._entries_of("knob", KnobDesired)}
         cordons = self._table("cordon", Cordon, "node").values()
         self._cordons = Cordons()
         self._cordons.restore(
@@ -146,7 +147,7 @@ class Inheritance:
                         action = outcome.action
                         kind_of(action).at_once(action, self._cordons, recorded.ts_recv_ns)
                 case KnobDesired() as desired:
-                    self._desired[desired.worker, desired.knob] = desired
+                    self._desired[key_of(desired)] = desired
                 case CordonOver(node=node):
                     self._cordons.lift(node)
 

@@ -15,12 +15,14 @@ from torchloom_core.floor.plain_text import plain_line
 from torchloom_core.floor.suggest import listed
 from torchloom_core.interface.api import Policy, Predictor
 from torchloom_core.interface.needs import windows_s
+from torchloom_core.live.fleet.state import FleetState
 from torchloom_core.live.kernel.actions.kinds import summary_of, target_of
 from torchloom_core.live.kernel.kernel import Kernel
 from torchloom_core.live.kernel.plugins.host import ActivePlugins
 from torchloom_core.live.trajectory.summaries import summarise
 from torchloom_core.wire.actions import name_of
 from torchloom_core.wire.decisions import PolicyFailed
+from torchloom_core.wire.messages import KnobSpec
 from torchloom_core.wire.operator import (
     AtRisk,
     CrashLoop,
@@ -32,6 +34,7 @@ from torchloom_core.wire.operator import (
     Waiting,
     WorkerStatus,
 )
+from torchloom_core.wire.placement import TRAINER
 from torchloom_core.wire.steering import name_of_replica
 
 _SHOW_GONE_S = 600.0
@@ -178,8 +181,10 @@ def describe_knobs(kernel: Kernel, page: Page = _FIRST) -> KnobTable:
     )
     some, more = _fitting(own)
     values = dict(some)
+    roles = {worker: fleet.hello[fleet.row_of[worker]].role for worker in values}
+    roles = {worker: role for worker, role in roles.items() if role != TRAINER}
     if page.after:
-        return KnobTable(values=values, more=more)
+        return KnobTable(values=values, more=more, roles=roles)
     waiting = (hello for row, hello in enumerate(fleet.hello) if fleet.state[row] == "standby")
     tried = {knob for hello in waiting for knob in hello.tries}
     by_use = fleet.knob_specs_by_use()
@@ -191,7 +196,17 @@ def describe_knobs(kernel: Kernel, page: Page = _FIRST) -> KnobTable:
         values=values,
         more=more,
         tried=tuple(spec.name for spec in specs if spec.name in tried),
+        of_role=_specs_by_role(fleet),
+        roles=roles,
     )
+
+
+def _specs_by_role(fleet: FleetState) -> dict[str, tuple[KnobSpec, ...]]:
+    """Return the specifications of each role, as many as fit; none if the run has one role."""
+    roles = fleet.roles
+    each = _SPECS_BYTES // max(len(roles), 1)
+    specs = {role: tuple(_fitting(fleet.specs_of(role).values(), each)[0]) for role in roles}
+    return specs if len(roles) > 1 else {}
 
 
 _T = TypeVar("_T")

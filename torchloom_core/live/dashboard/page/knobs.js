@@ -39,6 +39,7 @@ function parsed(spec, text) {
 const PREVIEW = "preview";
 const NO_PREVIEW = "no standby can preview this knob: the script's Preview has to offer it";
 const ENDS_RUN = /\b(ends|stops)\b/; // a knob whose description says so
+const keyOf = (spec) => (spec.role ? `${spec.role}/${spec.name}` : spec.name); // two roles may have a knob of one name
 const COLUMNS = ["Knob", "Range", "Applied", "Desired", "Current", "Set"];
 
 export class Knobs {
@@ -54,7 +55,7 @@ export class Knobs {
 
   // A cell is rebuilt only where it has changed: typing in a field goes on.
   update(knobs, why) {
-    fill(this.body, knobs.map((spec) => spec.name).join(), () => knobs.map((spec) => this.rowOf(spec).row));
+    fill(this.body, knobs.map(keyOf).join(), () => knobs.map((spec) => this.rowOf(spec).row));
     for (const spec of knobs) {
       const { cells } = this.rowOf(spec);
       const desired = Object.entries(spec.desired).map(([worker, value]) => (worker ? `${worker}: ${shown(value)}` : shown(value)));
@@ -66,24 +67,24 @@ export class Knobs {
 
   updateForm(spec, why) {
     const { form } = this.rowOf(spec);
-    fill(form, JSON.stringify([spec.kind, spec.choices]), () => this.form(spec.name, spec));
-    this.offerBack(form, spec.name);
+    fill(form, JSON.stringify([spec.kind, spec.choices]), () => this.form(keyOf(spec), spec));
+    this.offerBack(form, keyOf(spec));
     const input = form.querySelector("input, select");
     for (const one of form.querySelectorAll("input, select, button")) {
       const empty = one.tagName === "BUTTON" && !one.dataset.back && input.value === "" ? "enter a new value first" : "";
       lock(one, why || (one.name === PREVIEW && !spec.has_preview ? NO_PREVIEW : empty));
     }
-    this.rows.get(spec.name).spec = spec;
+    this.rows.get(keyOf(spec)).spec = spec;
   }
 
   rowOf(spec) {
-    if (!this.rows.has(spec.name)) {
+    if (!this.rows.has(keyOf(spec))) {
       const cells = COLUMNS.slice(1, 5).map((name) => el("td", { "data-name": name }));
       const form = el("td");
-      const name = el("th", { scope: "row" }, spec.name, spec.doc ? el("div", { className: "doc" }, spec.doc) : null);
-      this.rows.set(spec.name, { row: el("tr", {}, name, cells, form), cells, form, spec });
+      const name = el("th", { scope: "row" }, spec.role ? `${spec.name} (${spec.role})` : spec.name, spec.doc ? el("div", { className: "doc" }, spec.doc) : null);
+      this.rows.set(keyOf(spec), { row: el("tr", {}, name, cells, form), cells, form, spec });
     }
-    return this.rows.get(spec.name);
+    return this.rows.get(keyOf(spec));
   }
 
   form(name, spec) {
@@ -113,7 +114,7 @@ export class Knobs {
   }
 
   tryOut(name, value) {
-    if (this.isNumber(name, value)) this.preview(name, value);
+    if (this.isNumber(name, value)) this.preview(this.rows.get(name).spec.name, value);
   }
 
   isNumber(name, value) {
@@ -128,7 +129,7 @@ export class Knobs {
     const doc = spec.doc ?? "";
     if (!isBack && ENDS_RUN.test(doc) && !confirm(`Set ${name} = ${shown(value)}? ${name}: ${doc}.`)) return this.act.say(`${name} was not set`);
     const was = spec.values.length ? spec.values[0][0] : undefined;
-    const answer = await this.act.set(() => ({ knob: name, value, id: freshId() }));
+    const answer = await this.act.set(() => ({ knob: spec.name, value, id: freshId(), ...(spec.role ? { role: spec.role } : {}) }));
     if (!answer.ok) return;
     input.value = "";
     if (isBack) this.before.delete(name);

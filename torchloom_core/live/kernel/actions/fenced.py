@@ -24,10 +24,9 @@ def ranks_for(change: FencedChange, run: Run) -> list[int]:
     """Return the rows that vote on a change: the ranks of the roles that it concerns."""
     if change.role:
         return run.voters({change.role})
-    roles = run.roles_of(change.groups)
-    if isinstance(change.do, SetKnobs):
-        roles = run.roles_with(change.do.values)
-    return run.voters(roles)
+    if isinstance(change.do, SetKnobs):  # of a record or a plan from before changes had a role
+        return run.voters({run.role_of_knobs(change.do.values)})
+    return run.voters(run.roles_of(change.groups))
 
 
 def cannot_agree(what: str, run: Run, roles: Set[str] = frozenset()) -> str:

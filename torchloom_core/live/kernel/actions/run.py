@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Set
 
 from torchloom_core.floor.clock import SECOND_NS
-from torchloom_core.floor.suggest import nearest
+from torchloom_core.floor.suggest import listed, nearest
 from torchloom_core.live.dispatch.commands import Commands
 from torchloom_core.live.dispatch.under_way import UnderWay
 from torchloom_core.live.fleet.desired_knobs import DesiredKnobs
@@ -19,6 +19,7 @@ from torchloom_core.wire.knobs import find_spec
 from torchloom_core.wire.limits import KnobValue
 from torchloom_core.wire.messages import KnobSpec
 from torchloom_core.wire.operations import Operation, WriteLog
+from torchloom_core.wire.placement import TRAINER
 from torchloom_core.wire.plans import Stage
 
 NAMED = 3
@@ -96,11 +97,6 @@ class Run:
         """Return the rows of :meth:`in_training` that can agree on a step."""
         return self.able(self.in_training(roles), "fenced_change")
 
-    def roles_with(self, knobs: Collection[str]) -> set[str]:
-        """Return the roles of the training workers that have one of the knobs."""
-        hellos = [self.fleet.hello[row] for row in self.in_training()]
-        return {one.role for one in hellos if any(own.name in knobs for own in one.knobs)}
-
     def with_role(self, rows: Iterable[int], role: str) -> list[int]:
         """Return those of the rows whose workers have the role; all for ""."""
         return [row for row in rows if role in ("", self.fleet.hello[row].role)]
@@ -134,18 +130,36 @@ class Run:
         """Return the replica groups that train."""
         return set(self.fleet.groups("training", "paused"))
 
-    def spec(self, knob: str) -> KnobSpec:
-        """Return a knob's specification; raises KnobError if no worker has the knob."""
-        return find_spec(knob, self.fleet.knob_specs.values())
+    def role_of_knobs(self, knobs: Collection[str]) -> str:
+        """Return the role whose workers have the knobs: that of the trainers if several do."""
+        roles = self.fleet.roles_with(knobs)
+        return roles[0] if roles and TRAINER not in roles else TRAINER
 
-    def in_use(self, knob: str) -> list[KnobValue]:
-        """Return the present values of a knob on all workers, and its desired ones."""
+    def ambiguous(self, knobs: Collection[str]) -> str:
+        """Return that several roles have the knobs, so that one is to be named, or ""."""
+        roles = self.fleet.roles_with(knobs)
+        if len(roles) < 2:
+            return ""
+        return f"the roles {listed(roles)} have knob {', '.join(knobs)}: name one with --role"
+
+    def named(self, role: str) -> str:
+        """Return the role as an action has to name it: "" in a run that has no other."""
+        return role if len(self.fleet.roles) > 1 else ""
+
+    def spec(self, knob: str, role: str) -> KnobSpec:
+        """Return a knob's specification in a role; KnobError if no worker of it has the knob."""
+        return find_spec(knob, self.fleet.specs_of(role).values())
+
+    def in_use(self, knob: str, role: str) -> list[KnobValue]:
+        """Return the present values of a knob on all workers of a role, and its desired ones."""
         present = [
             values[knob]
             for row, values in enumerate(self.fleet.knobs)
-            if self.fleet.state[row] != "gone" and knob in values
+            if self.fleet.state[row] != "gone"
+            and knob in values
+            and self.fleet.hello[row].role == role
         ]
-        return [*present, *self.desired.values(knob)]
+        return [*present, *self.desired.values(knob, role)]
 
     # --- commands ---
 
