@@ -7,7 +7,7 @@ import torch.distributed as dist
 
 from tests.pipeline.programs import OTHERS, UNDISTURBED, batch, program
 from torchloom_threadlet.pipeline.boundaries import boundaries, described
-from torchloom_threadlet.pipeline.generation import Generation, vote
+from torchloom_threadlet.pipeline.generation import Generation, share, vote
 
 STEPS = 3
 
@@ -24,10 +24,11 @@ def trained(assignment, worker, store):
     for step in range(STEPS):
         losses = generation.compute(step, lambda replica, step=step: batch(step, replica))
         generation.reduction.reduce()
-        verdict = vote(step, 0, losses, what.replicas)
+        losses = share(losses, what.replicas)
+        vote(step, 0)
         generation.commit()
     dist.destroy_process_group()
-    return {layer.number: layer.weights for layer in held.values()}, verdict.losses
+    return {layer.number: layer.weights for layer in held.values()}, losses
 
 
 def main(worker, port, folder):

@@ -21,6 +21,7 @@
     ├── WorkerLost           a process that simulates runs ended
     ├── KernelFailure        the Weaver's own code failed at an input
     ├── DashboardError       the dashboard cannot be served as configured
+    ├── PipelineError        a pipeline cannot go on: a layer is lost, or a worker is refused
     ├── LighthouseError      a lighthouse cannot listen, or its state cannot be used
     └── RequestError         the Weaver refused, or did not answer, an operator's request
 
@@ -165,6 +166,10 @@ class KernelFailure(TorchloomError):
 
 class AssignmentError(TorchloomError):
     """Raised for an assignment that leaves out a part, or names one twice."""
+
+
+class PipelineError(TorchloomError):
+    """A pipeline cannot go on: all workers with a layer have ended, or this worker is refused."""
 
 
 class LighthouseError(TorchloomError):

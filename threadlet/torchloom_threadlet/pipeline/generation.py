@@ -2,7 +2,7 @@
 
 import struct
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -12,27 +12,13 @@ from torchloom_threadlet.pipeline.boundaries import Values
 from torchloom_threadlet.pipeline.layers import Layer, Program
 from torchloom_threadlet.pipeline.reduction import Reduction
 from torchloom_threadlet.pipeline.routes import Route
+from torchloom_threadlet.pipeline.user_code import of_the_user
 
 Batch = Callable[[int], tuple[Any, Any]]
 """Returns inputs and targets of a replica, for the present step."""
 
 _UNKNOWN = 2**63 - 1
 _KEPT_TIMES = 0.8  # of the earlier measurement of a layer's seconds, in its running mean
-
-
-class Verdict(NamedTuple):
-    """What all workers have voted.
-
-    Attributes
-    ----------
-    next : int
-        The generation that all have been asked to stop for, 0 for none.
-    losses : tuple of float, (replicas,)
-        NaN where no worker knows it.
-    """
-
-    next: int
-    losses: tuple[float, ...]
 
 
 class Generation:
@@ -63,7 +49,10 @@ class Generation:
         losses = {}
         for route in self._routes:
             self.reduction.use(route.replica)
-            data = batch(route.replica) if route.is_first or route.is_last else (None, None)
+            data = (None, None)
+            if route.is_first or route.is_last:
+                with of_the_user():
+                    data = batch(route.replica)
             if (loss := route.run(step, data)) is not None:
                 losses[route.replica] = loss
             self._measure(route)
@@ -81,28 +70,40 @@ class Generation:
             layer.commit()
 
 
-def vote(step: int, asked: int, losses: Mapping[int, float], replicas: int) -> Verdict:
+def share(losses: Mapping[int, float], replicas: int) -> tuple[float, ...]:
+    """Return the losses of all replicas; a collective of the generation.
+
+    Once it returns, all workers have reduced the gradients of this step.
+    """
+    own = torch.tensor([_bits(losses.get(replica)) for replica in range(replicas)])
+    dist.all_reduce(own, dist.ReduceOp.MIN)
+    return tuple(map(_number, own.tolist()))
+
+
+def vote(step: int, asked: int) -> int:
     """Vote for a step, whose gradients are reduced here; a collective of the generation.
 
     Parameters
     ----------
     asked : int
         The next generation that this worker has been asked to stop for, 0 for none.
-    losses : mapping of int to float
-        By replica, those known here.
+
+    Returns
+    -------
+    int
+        The generation that all have been asked to stop for, 0 for none.
 
     Raises
     ------
     RuntimeError
         If a worker has ended, or votes for another step.
     """
-    own = [step, -step, asked, *(_bits(losses.get(replica)) for replica in range(replicas))]
-    ballot = torch.tensor(own, dtype=torch.int64)
+    ballot = torch.tensor([step, -step, asked], dtype=torch.int64)
     dist.all_reduce(ballot, dist.ReduceOp.MIN)
-    least, most, stop, *bits = ballot.tolist()
+    least, most, stop = ballot.tolist()
     if least != -most:
         raise RuntimeError(f"workers vote for steps {least} and {-most}")
-    return Verdict(stop, tuple(map(_number, bits)))
+    return int(stop)
 
 
 def _bits(value: float | None) -> int:

@@ -12,6 +12,7 @@ from torchloom_core.floor.errors import ConfigError
 from torchloom_core.wire.assignment import Assignment
 from torchloom_threadlet.pipeline.boundaries import Values, as_values
 from torchloom_threadlet.pipeline.layers import Layer, Program, mixed
+from torchloom_threadlet.pipeline.user_code import of_the_user
 
 
 class Route:
@@ -56,7 +57,7 @@ class Route:
             kind: type[Schedule1F1B] | type[ScheduleGPipe] = Schedule1F1B
         else:
             kind = ScheduleGPipe
-        self._schedule = kind(self._stage, program.micro_batches, loss_fn=program.loss)
+        self._schedule = kind(self._stage, program.micro_batches, loss_fn=self._loss)
 
     def run(self, step: int, batch: tuple[Any, Any]) -> float | None:
         """Compute forward and backward of a step; gradients are added to ``parameter.grad``.
@@ -86,6 +87,10 @@ class Route:
         if not self.is_last:
             return None
         return sum(float(loss.detach()) for loss in losses) / len(losses)
+
+    def _loss(self, output: Any, targets: Any) -> Tensor:
+        with of_the_user():
+            return self._program.loss(output, targets)
 
     def seconds(self) -> dict[int, float]:
         """Return the seconds of forward and backward of each layer and micro-batch.
@@ -126,7 +131,8 @@ class _Layers(nn.Module):
         for number, module in zip(self._numbers, self._modules_, strict=True):
             began_s = time.perf_counter()
             torch.manual_seed(mixed(seed, self._step, self._replica, self._micro_batch, number))
-            output = as_values(module(*values), f"pipeline: layer {number}")
+            with of_the_user():
+                output = as_values(module(*values), f"pipeline: layer {number}")
             values = tuple(_contiguous(value) for value in output)
             self.forward_s[number] += time.perf_counter() - began_s
         self._micro_batch += 1
@@ -197,5 +203,6 @@ class _Stage(PipelineStage):
 
     def backward_one_chunk(self, *args: Any, **kwargs: Any) -> None:
         began_s = time.perf_counter()
-        super().backward_one_chunk(*args, **kwargs)
+        with of_the_user():
+            super().backward_one_chunk(*args, **kwargs)
         self.backward_s += time.perf_counter() - began_s

@@ -1,0 +1,202 @@
+"""The user's handle of a pipeline: a program of layers that may lose workers while it trains."""
+
+import os
+import socket
+import time
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from torch import nn
+from torch._C._distributed_c10d import Store, TCPStore
+
+from torchloom_core.floor.errors import ConfigError
+from torchloom_core.wire.assignment import Assignment, Stage
+from torchloom_core.wire.generations import Begin, Fault, Halt, Join, Leave, Stopped
+from torchloom_threadlet.pipeline.generation import Batch
+from torchloom_threadlet.pipeline.group import Group
+from torchloom_threadlet.pipeline.layers import Factory, Layer, Loss, Program
+from torchloom_threadlet.pipeline.rendezvous_link import Link, RendezvousLink
+from torchloom_threadlet.pipeline.user_code import UserCodeError
+from torchloom_threadlet.pipeline.worker import Worker
+
+_RENDEZVOUS, _WORKER, _HOST = "TORCHLOOM_RENDEZVOUS", "TORCHLOOM_WORKER", "TORCHLOOM_HOST"
+_ALONE = "alone"
+
+
+class Pipeline:
+    """One worker of a pipeline; made by :func:`attach`."""
+
+    def __init__(self, worker: Worker, link: Link, group: Group, store: Store | None) -> None:
+        self._worker, self._link, self._group, self._store = worker, link, group, store
+
+    @property
+    def steps(self) -> int:
+        """How many steps are committed."""
+        return self._worker.committed + 1
+
+    @property
+    def layers(self) -> dict[int, Layer]:
+        """The layers that this worker holds, by number."""
+        return dict(self._worker.held)
+
+    @property
+    def losses(self) -> tuple[float, ...]:
+        """Mean loss of each replica in the last committed step, ``(replicas,)``."""
+        return self._worker.losses
+
+    def step(self, batch: Batch) -> float | None:
+        """Train one step, and return its mean loss once all workers have committed it.
+
+        If a worker ends meanwhile, the others form the next generation and compute the step
+        again. A worker without a part waits here until it gets one.
+
+        Parameters
+        ----------
+        batch : callable
+            ``batch(replica)`` returns the inputs and targets of step ``pipeline.steps``. It is
+            called on workers with a first or last stage, also more than once for a step, so it
+            must depend on these two numbers alone.
+
+        Returns
+        -------
+        float or None
+            None on a worker without a part, once all others have finished.
+
+        Raises
+        ------
+        PipelineError
+            If no assignment is possible any more.
+        """
+        try:
+            has_trained = self._worker.step(batch)
+        except UserCodeError as error:
+            raise error.error from None
+        losses = self._worker.losses
+        return sum(losses) / len(losses) if has_trained else None
+
+    def close(self, *, finished: bool = True) -> None:
+        """End this worker's part.
+
+        Parameters
+        ----------
+        finished : bool
+            Whether all steps are done; else the others go on without this worker.
+        """
+        self._link.close(Leave(finished=finished, committed=self._worker.committed))
+        self._group.leave()
+
+    def __enter__(self) -> Self:
+        """Return the pipeline."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close it: as finished, unless an error has come."""
+        self.close(finished=kind is None)
+
+
+def attach(
+    *,
+    layers: Sequence[Factory],
+    loss: Loss,
+    optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer],
+    scheduler: Callable[[torch.optim.Optimizer], Any] | None = None,
+    replicas: int = 1,
+    micro_batches: int = 1,
+    seed: int = 0,
+    rendezvous: str | None = None,
+    worker: str | None = None,
+    timeout_s: float = 300.0,
+) -> Pipeline:
+    """Make this process a worker of a pipeline.
+
+    It uses torch's default process group. The other parameters are those of :class:`Program`.
+
+    Parameters
+    ----------
+    rendezvous : str, optional
+        ``host:port`` of ``torchloom rendezvous``, else ``TORCHLOOM_RENDEZVOUS``. Without either
+        this process computes all layers alone.
+    worker : str, optional
+        This worker's name, else ``TORCHLOOM_WORKER``, else ``w`` and the ``RANK``.
+    timeout_s : float
+        After which a send, receive or collective counts as failed.
+
+    Raises
+    ------
+    ConfigError
+        If a parameter breaks a rule.
+    """
+    program = Program(layers, loss, optimizer, scheduler, replicas, micro_batches, seed)
+    address = rendezvous or os.environ.get(_RENDEZVOUS, "")
+    group = Group(timeout_s)
+    if not address:
+        link: Link = _Alone(program)
+        return Pipeline(Worker(program, _ALONE, link, group), link, group, None)
+    host, _, port = address.rpartition(":")
+    if not (host and port.isdigit()):
+        raise ConfigError(f"rendezvous: need host:port, was {address!r}")
+    name = worker or os.environ.get(_WORKER) or f"w{os.environ.get('RANK', '')}"
+    if name == "w":
+        raise ConfigError(f"worker: need a name: set {_WORKER} or RANK, or worker= in attach()")
+    own_host = os.environ.get(_HOST) or _own_host(host, int(port))
+    store = TCPStore(own_host, 0, is_master=True, wait_for_workers=False)
+    join = Join(
+        worker=name,
+        incarnation=time.time_ns() // 1_000_000,
+        store=f"{own_host}:{store.port}",
+        layers=len(layers),
+        replicas=replicas,
+        micro_batches=micro_batches,
+        layer_bytes=program.layer_bytes(),
+    )
+    link = RendezvousLink(address, join, group.end)
+    return Pipeline(Worker(program, name, link, group), link, group, store)
+
+
+def _own_host(host: str, port: int) -> str:
+    """Return the address of this machine on its way to the rendezvous."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((host, port))
+        except OSError as error:
+            raise ConfigError(
+                f"rendezvous: {host}:{port} cannot be reached: {error.strerror or error}"
+            ) from None
+        return str(probe.getsockname()[0])
+
+
+class _Alone:
+    """The rendezvous of a worker that has no other: one generation with all layers."""
+
+    asked_for = 0
+
+    def __init__(self, program: Program) -> None:
+        route = (Stage(_ALONE, 0, len(program.layers)),)
+        assignment = Assignment(
+            generation=1, layers=len(program.layers), routes=(route,) * program.replicas
+        )
+        self._begin = Begin(assignment=assignment, committed=-1, store="")
+
+    def begin_after(self, generation: int) -> Begin | Halt:
+        if generation:
+            return Halt(why="a worker alone has no other generation")
+        return self._begin
+
+    def report(self, message: Fault | Stopped) -> None:
+        return
+
+    def wait_for_end(self, generation: int) -> None:
+        return
+
+    def progress(self, generation: int, committed: int) -> None:
+        return
+
+    def close(self, leave: Leave | None) -> None:
+        return

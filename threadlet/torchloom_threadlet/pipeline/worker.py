@@ -1,0 +1,245 @@
+"""A worker of a pipeline: from one generation to the next, and the steps in between."""
+
+import logging
+import math
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore
+
+from torchloom_core.floor.errors import PipelineError
+from torchloom_core.wire.assignment import Copy
+from torchloom_core.wire.generations import Begin, Fault, Halt, Stopped
+from torchloom_threadlet.pipeline.boundaries import Values, boundaries, described
+from torchloom_threadlet.pipeline.generation import Batch, Generation, share, vote
+from torchloom_threadlet.pipeline.group import Group
+from torchloom_threadlet.pipeline.layer_state import load_bytes, to_bytes
+from torchloom_threadlet.pipeline.layers import Layer, Program
+from torchloom_threadlet.pipeline.rendezvous_link import Link
+from torchloom_threadlet.pipeline.user_code import of_the_user
+from torchloom_threadlet.pipeline.warm_up import warm_up
+
+_log = logging.getLogger(__name__)
+_COPIES = 3 << 20  # tags, apart from those of a step
+_INPUTS = "inputs"
+
+
+class Worker:
+    """What a worker holds, and what it does in the present generation.
+
+    Attributes
+    ----------
+    committed : int
+        The last step that it has committed, -1 before the first.
+    losses : tuple of float, (replicas,)
+        Of that step; NaN if it was committed by others.
+    held : dict of int to Layer
+        The layers that it has whole, as of ``committed``.
+    """
+
+    def __init__(self, program: Program, name: str, link: Link, group: Group) -> None:
+        self.committed = -1
+        self.losses: tuple[float, ...] = (math.nan,) * program.replicas
+        self.held: dict[int, Layer] = {}
+        self.number = 0
+        self._program, self._name, self._link, self._group = program, name, link, group
+        self._begin: Begin | None = None
+        self._running: Generation | None = None
+        self._last: Generation | None = None
+        """Of a generation that is over: the gradients of step ``_reduced``."""
+        self._reduced = -1
+        self._reduced_losses = self.losses
+        self._shapes: tuple[Values, ...] = ()
+        self._inputs = ""
+        self._layer_s: dict[int, float] = {}
+        self._is_warm = False
+
+    def step(self, batch: Batch) -> bool:
+        """Commit the next step, however many generations that takes.
+
+        Returns
+        -------
+        bool
+            False if all others have finished, and this worker had no part.
+
+        Raises
+        ------
+        PipelineError
+            If the program cannot go on.
+        """
+        before = self.committed
+        while True:
+            try:
+                if self._running is None:
+                    if self._begin is None and not self._wait_for_part():
+                        return False
+                    if self._has_rolled_forward(before):
+                        return True
+                    self._enter(batch)
+                else:
+                    self._train(batch)
+                    return True
+            except RuntimeError as error:
+                self._fault(error)
+
+    def _has_rolled_forward(self, before: int) -> bool:
+        return self.committed > before and not math.isnan(self.losses[0])
+
+    def _train(self, batch: Batch) -> None:
+        running, step = self._running, self.committed + 1
+        assert running is not None
+        self._group.check()
+        losses = running.compute(step, batch)
+        running.reduction.reduce()
+        self._reduced_losses = share(losses, self._program.replicas)
+        self._reduced, self._last = step, running
+        stop = vote(step, self._link.asked_for)
+        self._commit()
+        self._layer_s.update(running.layer_s)
+        if stop > self.number:
+            self._stop()
+
+    def _commit(self) -> None:
+        """Apply the gradients of the step that is reduced."""
+        assert self._last is not None
+        with of_the_user():
+            self._last.commit()
+        self.committed, self.losses = self._reduced, self._reduced_losses
+        self._reduced, self._last = -1, None
+        self._link.progress(self.number, self.committed)
+
+    def _fault(self, error: RuntimeError) -> None:
+        """Leave the present generation after an error of a send, receive or collective."""
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        _log.info("generation %d: %s", self.number, reason)
+        error.__traceback__ = None  # it holds the group, and with that all its connections
+        self._link.report(Fault(generation=self.number, detail=reason[:256]))
+        self._link.wait_for_end(self.number)
+        self._stop()
+
+    def _stop(self) -> None:
+        """Leave the present generation, and tell what is held."""
+        self._running = self._begin = None
+        self._group.leave()
+        seconds = (self._layer_s.get(layer, 0.0) for layer in range(len(self._program.layers)))
+        self._link.report(
+            Stopped(
+                generation=self.number,
+                committed=self.committed,
+                reduced=self._reduced,
+                layers=tuple(sorted(self.held)),
+                layer_s=tuple(seconds),
+            )
+        )
+
+    def _wait_for_part(self) -> bool:
+        """Wait for a generation with a part for this worker, and roll forward to its step."""
+        while True:
+            begin = self._link.begin_after(self.number)
+            if isinstance(begin, Halt):
+                if begin.status == "finished":
+                    return False
+                raise PipelineError(f"{self._name}: {begin.why}")
+            self.number = begin.assignment.generation
+            self._roll_forward(begin.committed)
+            self._link.progress(self.number, self.committed)
+            if self._name in _members(begin):
+                self._begin = begin
+                return True
+            self.held, self._last, self._reduced = {}, None, -1
+            self._stand_by(begin)
+
+    def _roll_forward(self, committed: int) -> None:
+        if committed == self._reduced and committed == self.committed + 1:
+            self._commit()
+        elif committed != self.committed:
+            self.held, self.committed = {}, committed
+            self.losses = (math.nan,) * self._program.replicas
+        self._reduced, self._last = -1, None
+
+    def _stand_by(self, begin: Begin) -> None:
+        """Make the first step in a later generation as fast as the others."""
+        if self._is_warm:
+            return
+        try:
+            store = PrefixStore(f"torchloom/{self.number}", self._group.client(begin.store))
+            self._learn(store.get(_INPUTS).decode())
+        except RuntimeError as error:
+            _log.debug("not warm: %s", error)
+            return
+        with of_the_user():
+            warm_up(self._program, self._shapes)
+        self._is_warm = True
+
+    def _enter(self, batch: Batch) -> None:
+        """Form the group of a generation, and get the layers that are missing."""
+        begin, members = self._begin, _members(self._begin)
+        assert begin is not None
+        assignment = begin.assignment
+        mine = assignment.layers_of(self._name)
+        missing = {layer: self._new_layer(layer) for layer in mine if layer not in self.held}
+        self._group.form(self.number, begin.store, members, self._name)
+        self._exchange_inputs(begin, batch)
+        self._copy(begin.copies, members, missing)
+        if missing:
+            if self.committed >= 0:
+                raise PipelineError(f"{self._name}: need a copy of layers {sorted(missing)}")
+            self.held |= missing
+        self.held = {layer: self.held[layer] for layer in mine}
+        self._running = Generation(self._program, assignment, self._name, self.held, self._shapes)
+        self._is_warm = True
+
+    def _new_layer(self, number: int) -> Layer:
+        with of_the_user():
+            return self._program.layer(number)
+
+    def _exchange_inputs(self, begin: Begin, batch: Batch) -> None:
+        """Learn the shape of a micro-batch from the worker with the first stage."""
+        if begin.assignment.routes[0][0].worker == self._name:
+            if not self._inputs:
+                with of_the_user():
+                    inputs, _ = batch(0)
+                    self._learn(described(inputs, self._program.micro_batches, "batch"))
+            self._group.store.set(_INPUTS, self._inputs)
+        elif not self._inputs:
+            self._learn(self._group.store.get(_INPUTS).decode())
+
+    def _learn(self, inputs: str) -> None:
+        if inputs != self._inputs:
+            with of_the_user():
+                self._shapes = boundaries(self._program, inputs)
+            self._inputs = inputs
+
+    def _copy(
+        self, copies: tuple[Copy, ...], members: tuple[str, ...], missing: dict[int, Layer]
+    ) -> None:
+        """Send and receive layers, in the order of ``copies``; what has come is taken away."""
+        sends, kept = [], []
+        for number, copy in enumerate(copies):
+            tag = _COPIES + 2 * number
+            if copy.source == self._name:
+                data = to_bytes(self.held[copy.layer])
+                size = torch.tensor([len(data)])
+                target = members.index(copy.target)
+                sends += [dist.isend(size, target, tag=tag), dist.isend(data, target, tag=tag + 1)]
+                kept += [size, data]
+            elif copy.target == self._name:
+                source = members.index(copy.source)
+                size = torch.zeros(1, dtype=torch.int64)
+                dist.recv(size, source, tag=tag)
+                data = torch.empty(int(size), dtype=torch.uint8)
+                dist.recv(data, source, tag=tag + 1)
+                with of_the_user():
+                    load_bytes(missing[copy.layer], data)
+                self.held[copy.layer] = missing.pop(copy.layer)
+        for send in sends:
+            if send is not None:
+                send.wait()
+
+
+def _members(begin: Begin | None) -> tuple[str, ...]:
+    """Return the workers of the group, by rank: those with a part, and sources of copies."""
+    if begin is None:
+        return ()
+    sources = (copy.source for copy in begin.copies)
+    return tuple(dict.fromkeys([*begin.assignment.workers, *sources]))
