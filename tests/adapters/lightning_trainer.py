@@ -32,6 +32,10 @@ class Journal(pl.Callback):
         gradients = [one.grad for one in pl_module.parameters() if one.grad is not None]
         pl_module.log("unclipped_norm", get_total_norm(gradients))
 
+    def on_save_checkpoint(self, trainer, pl_module, checkpoint):
+        if trainer.global_rank == 1 and (self._folder / "fails").exists():
+            raise OSError("cannot write its own file")
+
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
         time.sleep(self._step_s)
         if trainer.global_step == self._step:

@@ -54,9 +54,10 @@ async def test_ranks_change_pause_save_rewind_and_leave_at_one_step(weaver, star
 
     await job.pause_and_resume(weaver, 2)
 
-    alone = await weaver.ask(job.hellos[0], Checkpoint(), "alone")
-    assert alone.status == "rejected"
-    assert "at one step" in alone.detail
+    for do in (Checkpoint(), Drain()):
+        alone = await weaver.ask(job.hellos[0], do, f"alone-{type(do).__name__}")
+        assert alone.status == "rejected"
+        assert "at one step" in alone.detail
     acks = await job.offer(weaver, 3, Checkpoint())
     assert {ack.status for ack in acks} == {"applied"}, acks
     (saved,) = {ack.step for ack in acks}
@@ -121,16 +122,22 @@ async def test_a_save_or_a_rewind_that_fails_on_one_rank_fails_on_all_and_traini
         assert "no checkpoint: rank 0: " in "".join(ack.detail for ack in acks)
         await job.goes_on(steps=3)
     folder.unlink()
-    acks = await job.offer(weaver, 3, Checkpoint())
+    (tmp_path / "fails").touch()  # a hook on rank 1
+    acks = await job.offer(weaver, 6, Checkpoint())
+    assert all("cannot write its own file" in ack.detail for ack in acks)
+    await job.goes_on(steps=3)
+    assert not [*folder.glob("last-step=*.ckpt")]
+    (tmp_path / "fails").unlink()
+    acks = await job.offer(weaver, 7, Checkpoint())
     assert {ack.status for ack in acks} == {"applied"}, acks
     (saved,) = folder.glob("last-step=*.ckpt")
     saved.write_bytes(saved.read_bytes()[:1000])
-    acks = await job.offer(weaver, 4, Rewind())
+    acks = await job.offer(weaver, 8, Rewind())
     assert {ack.status for ack in acks} == {"failed"}, acks
     assert all(str(saved) in ack.detail for ack in acks)
     await job.goes_on(steps=3)
     saved.unlink()
-    acks = await job.offer(weaver, 5, Drain())
+    acks = await job.offer(weaver, 9, Drain())
     assert {ack.status for ack in acks} == {"applied"}, acks
     assert await job.end() == 0
     assert len([*folder.glob("last-step=*.ckpt")]) == 1

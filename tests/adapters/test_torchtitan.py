@@ -105,6 +105,24 @@ async def test_a_killed_rank_goes_on_from_the_checkpoint_as_undisturbed(weaver, 
         assert len(job.journal(rank)) > 24 == len(alone.journal(rank))
 
 
+async def test_a_rate_that_was_set_keeps_its_schedule_after_a_kill(weaver, start):
+    job = start("--steps", 40, "--every", 7, "--step-s", 0.2, name="killed")
+    await job.admit(weaver)
+    acks = await job.offer(weaver, 1, SetKnobs(values={"lr": 0.01, "clip_norm": 0.5}))
+    assert {ack.status for ack in acks} == {"applied"}, acks
+    await eventually(lambda: len(job.journal(0)) >= 24)
+    os.kill(job.hellos[1].pid, signal.SIGKILL)
+    for rank in job.ranks:
+        weaver.enrolment.release(f"g0-{rank}")
+    await job.admit(weaver)
+    assert job.hellos[0].values["lr"] == 0.01  # as it was set: nothing to restore
+    assert await job.end() == 0
+    for rank in job.ranks:
+        assert len(job.journal(rank)) > 40
+        assert {len(lines) for lines in job.by_step(rank).values()} == {1}
+        assert job.journal(rank)[-1]["clip"] == 0.5
+
+
 async def test_without_a_weaver_losses_are_those_of_the_plain_trainer_to_the_bit(start):
     jobs = [
         start("--steps", 6, *arguments, name=name, attached=False)

@@ -85,7 +85,7 @@ async def test_ranks_change_pause_save_rewind_and_leave_at_one_step(weaver, star
     assert {ack.status for ack in left} == {"applied"}, left
     assert await job.end() == 0
     (end,) = {ack.step for ack in left}
-    assert job.journal()[-1]["step"] == end
+    assert job.journal(0)[-1]["step"] == end
     assert (tmp_path / "checkpoints" / f"checkpoint-{end}" / "trainer_state.json").exists()
     logged = {name for batch in weaver.telemetry for name in batch.metrics}
     assert {"loss", "mean_loss", "grad_norm", "learning_rate", "samples_per_s"} <= logged
@@ -140,7 +140,7 @@ async def test_changed_knobs_survive_a_kill_and_the_data_continues_exactly(weave
     acks = await job.offer(weaver, 1, SetKnobs(values=KNOBS))
     assert {ack.status for ack in acks} == {"applied"}, acks
     await job.goes_on(steps=35)
-    await eventually(lambda: 3 <= job.journal()[-1]["step"] % 10 <= 5)  # so some are made again
+    await eventually(lambda: 3 <= job.journal(0)[-1]["step"] % 10 <= 5)  # so some are made again
     steps = max(job.by_step())
     os.kill(job.hellos[1].pid, signal.SIGKILL)
     for rank in job.ranks:

@@ -89,6 +89,7 @@ class FrameworkAdapter(TorchrunAdapter):
             super()._begin_votes(process_group)
             if self._ballots is not None:
                 self._ranks = SavingRanks(process_group)
+                self.worker.leaves_together = self._ranks.count > 1
 
     def _meet(self, name: str) -> None:
         if self._ranks is not None:

@@ -10,6 +10,13 @@ class DrainPart(TrainerPart[Drain]):
     operation = Drain
     fenced = "possible"
 
+    def refusal(self, operation: Drain, trainer: Trainer) -> str:
+        """Refuse a rank alone where all ranks leave together; in a pause all are at one step."""
+        process = trainer.process
+        if process.leaves_together and trainer.command and trainer.state != "paused":
+            return f"{process.framework} drains all ranks at one step: not a rank alone"
+        return super().refusal(operation, trainer)
+
     def do(self, operation: Drain, trainer: Trainer) -> str:
         """Leave; a worker that cannot leave trains on."""
         process, before = trainer.process, trainer.state

@@ -50,7 +50,7 @@ class Worker(Reporter):
     ``replica_id``: the lighthouse's name for this incarnation of the group, where an adapter knows
     it.
     ``framework``: its name, for display.
-    ``saves_together``: whether a checkpoint is saved by all ranks at one step, or by none.
+    ``saves_together``, ``leaves_together``: whether all ranks save, and leave, at one step or none.
     ``agreed_step``: returns the step number that all groups agree on, where ``step`` may differ.
     """
 
@@ -77,7 +77,7 @@ class Worker(Reporter):
         self.replica_id = ""
         self.agreed_step: Callable[[], object] | None = None
         self._launch, self._resumes = launch_of()
-        self.framework, self.saves_together = framework, False
+        self.framework, self.saves_together, self.leaves_together = framework, False, False
         self.meet: Callable[[str], object] = lambda name: None
         self._pending: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         self._inbox = CommandInbox(identity.incarnation)

@@ -93,30 +93,46 @@ class LightningAdapter(FrameworkAdapter):
         trainer = self._trainer
         path = os.path.join(self._place(), f"last-step={trainer.global_step}.ckpt")  # or a URL
         self.together(lambda: self._save(path), lambda: trainer.strategy.remove_checkpoint(path))
+        self.note_saved(path)
         if path not in self._requested:
             self._requested.append(path)
         while len(self._requested) > self._keep:
             trainer.strategy.remove_checkpoint(self._requested.pop(0))
 
     def _save(self, path: str) -> None:
-        """Save, and raise only after the barrier at which the other ranks wait."""
-        strategy, failed = self._trainer.strategy, list[Exception]()
-        write = strategy.save_checkpoint
+        """Save, and raise only after the barrier at which the other ranks wait.
+
+        No rank writes if a hook of the script's, which adds to the checkpoint, fails on one.
+        """
+        strategy, connector = self._trainer.strategy, self._trainer._checkpoint_connector
+        collect, write, failed = connector.dump_checkpoint, strategy.save_checkpoint, []
+
+        def dump_checkpoint(*arguments: Any, **named: Any) -> Any:
+            try:
+                return collect(*arguments, **named)
+            except Exception as error:  # noqa: BLE001 - a hook's
+                failed.append(error)
+                return {}
 
         def save_checkpoint(*arguments: Any, **named: Any) -> None:
+            if not (not failed if self._ranks is None else self._ranks.all(not failed)):
+                return
             try:
                 write(*arguments, **named)
             except Exception as error:  # noqa: BLE001 - the disk's, or a plugin's
                 failed.append(error)
 
-        undo = replaced(strategy, "save_checkpoint", save_checkpoint)
+        undo = (
+            replaced(connector, "dump_checkpoint", dump_checkpoint),
+            replaced(strategy, "save_checkpoint", save_checkpoint),
+        )
         try:
             self._save_checkpoint(path)
         finally:
-            undo()
+            for each in undo:
+                each()
         if failed:
             raise failed[0]
-        self.note_saved(path)
 
     def watch(self, trainer: Any) -> None:
         """Serve a Trainer that is about to fit.

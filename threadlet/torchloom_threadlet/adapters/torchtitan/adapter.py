@@ -6,6 +6,13 @@ from typing import Any
 
 from torchloom_threadlet.adapters.framework import FrameworkAdapter
 from torchloom_threadlet.adapters.torchtitan.measurements import Measurements
+from torchloom_threadlet.adapters.torchtitan.saved_knobs import (
+    base_rates,
+    read_saved,
+    restore_rates,
+    save_with_checkpoints,
+)
+from torchloom_threadlet.checkpoint.saving_ranks import SavingRanks
 from torchloom_threadlet.training.gradients import CLIP_NORM_DOC
 
 
@@ -32,7 +39,10 @@ class TorchtitanAdapter(FrameworkAdapter):
         """Vote, and register the knobs of the trainer and of its optimizers."""
         trainer = self._trainer
         self._join_votes()
-        if self.loom.inert:
+        script = base_rates(trainer)
+        resumes = saves(trainer) and trainer.step > 0
+        saved = read_saved(trainer, self._ranks or SavingRanks()) if resumes else None
+        if self.loom.inert and saved is None:
             return
         self.worker.step = trainer.step
         pairs = interleaved(trainer)
@@ -41,10 +51,16 @@ class TorchtitanAdapter(FrameworkAdapter):
         else:  # the norm of shards over several meshes is torchtitan's to compute
             self.loom.optimizer(*pairs)
         register_knobs(self.loom, trainer)
+        keeps_rates = saved is not None and restore_rates(trainer, saved)
         for name, rate in scheduled_rates(trainer).items():
             self.worker.actuators.hold(name, rate)
+            if saved is not None and not keeps_rates:
+                saved["knobs"].pop(name, None)
+        if saved is not None:
+            self.restore(saved)
         if saves(trainer):
             self.loom.on_checkpoint(lambda: save_now(trainer))
+            save_with_checkpoints(trainer, script, self.save)
         self.worker.starting.built()
 
     def leave(self) -> None:
