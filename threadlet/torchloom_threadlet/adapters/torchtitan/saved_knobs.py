@@ -29,6 +29,8 @@ def save_with_checkpoints(
     ``script`` holds the rates that the script itself has, as by :func:`base_rates`.
     """
     checkpointer = trainer.checkpointer
+    if "://" in str(checkpointer.folder):
+        return
     save = checkpointer.save
 
     def saved(step: int, *rest: Any, **named: Any) -> Any:
