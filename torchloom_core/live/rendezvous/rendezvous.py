@@ -12,7 +12,6 @@ import msgspec
 
 from torchloom_core.assignments.answers import Answer, after_loss, first_assignment, with_joiners
 from torchloom_core.assignments.checking import copies, expert_copies
-from torchloom_core.assignments.price import Program
 from torchloom_core.floor.errors import AssignmentError
 from torchloom_core.live.rendezvous.holdings import (
     Holdings,
@@ -22,6 +21,7 @@ from torchloom_core.live.rendezvous.holdings import (
     holdings,
     why_lost,
 )
+from torchloom_core.live.rendezvous.measured import costs, measured
 from torchloom_core.live.rendezvous.settings import Saved, Settings
 from torchloom_core.wire.assignment import Assignment
 from torchloom_core.wire.generations import (
@@ -142,7 +142,7 @@ class Rendezvous:
                 return self._stop(f"{worker}: {message.detail}")
             case Stopped(generation=number) if is_present and number == self.last_generation:
                 known.stopped = message
-                self._measure(message)
+                self._layer_s = measured(message, self._layer_s)
                 planned = self._asked_for > number
                 return ([] if planned else self._stop(f"{worker} has stopped")) + self._go_on()
             case Leave(finished=True):
@@ -193,14 +193,6 @@ class Rendezvous:
         workers = ((name, self._workers[name]) for name in self.members)
         return [name for name, w in workers if w.stopped is None and not w.has_finished]
 
-    def _measure(self, stopped: Stopped) -> None:
-        """Take over the measured times of layers."""
-        if self._program is not None and len(stopped.layer_s) == self._program.layers:
-            known = self._layer_s or (0.0,) * self._program.layers
-            self._layer_s = tuple(
-                new or old for new, old in zip(stopped.layer_s, known, strict=True)
-            )
-
     def _join(self, worker: str, join: Join) -> list[Send]:
         self._program = self._program or join
         sends: list[Send] = []
@@ -214,7 +206,9 @@ class Rendezvous:
             self._missing.discard(worker)
             if join.generation == self.assignment.generation:
                 known.generation = join.generation
-                return sends + self._go_on()
+                is_over = self._stop_sent_s is not None
+                again = Stop(generation=join.generation, why="a worker has ended meanwhile")
+                return [*sends, *([Send(worker, again)] if is_over else []), *self._go_on()]
             return sends + self._stop(f"{worker} has started again") + self._go_on()
         return sends + self._take_in()
 
@@ -227,7 +221,7 @@ class Rendezvous:
         try:
             first = first_assignment(
                 names,
-                self._costs(),
+                costs(program, self._layer_s),
                 replicas=program.replicas,
                 standbys=self.settings.standbys,
                 experts=program.experts,
@@ -277,13 +271,14 @@ class Rendezvous:
         ready = tuple(name for name in self.standbys if name not in present.workers)
         present = msgspec.structs.replace(present, standbys=ready)
         held = {**dict.fromkeys(ready, frozenset[int]()), **has.layers}
-        costs, rates = self._costs(), self.settings.rates
+        assert self._program is not None
+        known, rates = costs(self._program, self._layer_s), self.settings.rates
         found: list[Answer]
         if not set(present.workers) <= has.layers.keys():
-            found = after_loss(present, held.keys(), held, costs, rates)
+            found = after_loss(present, held.keys(), held, known, rates)
         else:
             joined = with_joiners(
-                present, held.keys(), held, costs, stages=self._stages, rates=rates
+                present, held.keys(), held, known, stages=self._stages, rates=rates
             )
             found = [answer for answer in joined if answer.price.lost_gpu_s < 0]
             if not found:
@@ -315,9 +310,10 @@ class Rendezvous:
 
     def _take_in(self) -> list[Send]:
         """Ask the members for a new generation, if a standby would make steps faster."""
-        present = self.assignment
-        ready = () if present is None else self.standbys
-        if present is None or not ready or self.phase != "running" or self._asked_for:
+        present, program, ready = self.assignment, self._program, self.standbys
+        if present is None or program is None or not ready:
+            return []
+        if self.phase != "running" or self._asked_for:
             return []
         held: Parts = {name: frozenset(present.layers_of(name)) for name in present.workers}
         held = {**dict.fromkeys(ready, frozenset[int]()), **held}
@@ -326,7 +322,7 @@ class Rendezvous:
             with_them,
             held.keys(),
             held,
-            self._costs(),
+            costs(program, self._layer_s),
             stages=self._stages,
             rates=self.settings.rates,
         )
@@ -346,13 +342,3 @@ class Rendezvous:
         self.assignment = self._program = self._stop_sent_s = None
         self.phase, self._asked_for, self._layer_s, self._final = "forming", 0, (), None
         return sends + closings
-
-    def _costs(self) -> Program:
-        program = self._program
-        assert program is not None
-        measured = self._layer_s if all(self._layer_s) else ()
-        return Program(
-            layer_s=measured or (1.0,) * program.layers,
-            layer_bytes=program.layer_bytes or (0,) * program.layers,
-            micro_batches=program.micro_batches,
-        )

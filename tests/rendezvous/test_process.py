@@ -1,0 +1,178 @@
+"""A rendezvous in a process of its own, and workers that are plain TCP clients."""
+
+import asyncio
+import contextlib
+import signal
+import subprocess
+import sys
+
+import msgspec
+import pytest
+
+from tests.waiting import soon
+from torchloom_core.wire.generations import (
+    Begin,
+    FromRendezvous,
+    Halt,
+    Join,
+    Leave,
+    Regroup,
+    Stop,
+    Stopped,
+)
+
+pytestmark = pytest.mark.integration
+
+
+class Client:
+    """One connection of a worker."""
+
+    def __init__(self, reader, writer, name):
+        self._reader, self._writer, self.name = reader, writer, name
+
+    def send(self, message):
+        self.write(msgspec.json.encode(message) + b"\n")
+
+    def write(self, data):
+        self._writer.write(data)
+
+    async def next(self, kind):
+        """Return the next message of this kind."""
+        while line := await soon(self._reader.readline()):
+            message = msgspec.json.decode(line, type=FromRendezvous)
+            if isinstance(message, kind):
+                return message
+        raise EOFError(self.name)
+
+    async def has_ended(self):
+        while await soon(self._reader.readline()):
+            pass
+        return True
+
+    async def end(self):
+        self._writer.close()
+        with contextlib.suppress(OSError):
+            await self._writer.wait_closed()
+
+    def stopped(self, begin, **fields):
+        layers = begin.assignment.layers_of(self.name)
+        number = begin.assignment.generation
+        self.send(Stopped(generation=number, layers=layers, **fields))
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Return a function that starts a rendezvous and returns its port."""
+    running = []
+
+    def begin(*options):
+        if running:
+            running[-1].kill()
+            running[-1].wait()
+        command = [sys.executable, "-m", "torchloom_core.cli", "rendezvous", *map(str, options)]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=tmp_path)
+        running.append(process)
+        return int(process.stdout.readline().rsplit(":", 1)[1])
+
+    yield begin
+    for process in running:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait() in (0, -signal.SIGKILL)
+        process.stdout.close()
+
+
+@pytest.fixture
+async def connect():
+    """Return a function that connects to a port, and joins under a name if there is one."""
+    clients = []
+
+    async def connected(port, name="", **fields):
+        client = Client(*await asyncio.open_connection("127.0.0.1", port), name)
+        clients.append(client)
+        own = {"incarnation": 1, "store": f"{name}:1", "layers": 4, "replicas": 2}
+        if name:
+            client.send(Join(worker=name, **(own | {"micro_batches": 4} | fields)))
+        return client
+
+    yield connected
+    for client in clients:
+        await client.end()
+
+
+async def all_begin(clients):
+    return [await client.next(Begin) for client in clients]
+
+
+async def test_workers_are_taken_from_a_loss_over_a_joiner_to_the_end(start, connect):
+    port = start("--workers", 4, "--bind", "127.0.0.1:0")
+    clients = [await connect(port, f"w{n}") for n in range(4)]
+    begins = await all_begin(clients)
+    assert [begin.assignment.generation for begin in begins] == [1] * 4
+    assert [len(route) for route in begins[0].assignment.routes] == [2, 2]
+
+    await clients.pop(1).end()
+    for client in clients:
+        assert (await client.next(Stop)).generation == 1
+    clients[0].stopped(begins[0], committed=6, reduced=7)
+    clients[1].stopped(begins[0], committed=7, reduced=7)
+    clients[2].stopped(begins[0], committed=6, reduced=7)
+    begins = await all_begin(clients)
+    assert {begin.committed for begin in begins} == {7}
+    second = begins[0].assignment
+    assert second.generation == 2
+    assert "w1" not in second.workers
+    assert {copy.target for copy in begins[0].copies} == {"w0"}
+
+    clients.append(await connect(port, "w1", incarnation=2))
+    asked = [await client.next(Regroup) for client in clients[:3]]
+    assert {one.next for one in asked} == {3}
+    for client in clients[:3]:
+        client.stopped(begins[0], committed=8, reduced=8)
+    begins = await all_begin(clients)
+    assert sorted(begins[0].assignment.workers) == ["w0", "w1", "w2", "w3"]
+    assert {copy.target for copy in begins[0].copies} == {"w1"}
+
+    for client in clients:
+        client.send(Leave(finished=True, committed=20))
+    assert {(await client.next(Halt)).status for client in clients} == {"finished"}
+
+
+async def test_a_lost_layer_ends_the_program_with_the_reason(start, connect):
+    port = start("--workers", 2, "--bind", "127.0.0.1:0")
+    clients = [await connect(port, f"w{n}", replicas=1) for n in range(2)]
+    begin, _ = await all_begin(clients)
+    await clients[0].end()
+    await clients[1].next(Stop)
+    clients[1].stopped(begin, committed=3, reduced=3)
+    halt = await clients[1].next(Halt)
+    assert halt.status == "lost"
+    assert halt.why.startswith("layers 0, 1: all workers that held them have ended")
+
+
+async def test_what_does_not_fit_is_refused_and_harms_no_one(start, connect):
+    port = start("--workers", 2, "--bind", "127.0.0.1:0")
+    first = await connect(port, "w0", incarnation=5)
+    other = await connect(port, "w1", layers=5)
+    assert (await other.next(Halt)).why == "w1: layers: need 4, as other workers have, was 5"
+    old = await connect(port, "w0", incarnation=4)
+    assert "started later" in (await old.next(Halt)).why
+    for data in (b"{}\n", b"\xff" * 100 + b"\n", b'{"type":"stop","generation":1}\n', b"[" * 5000):
+        odd = await connect(port)
+        odd.write(data + b"\n")
+        assert await odd.has_ended()
+    second = await connect(port, "w1")
+    begin, _ = await all_begin([first, second])
+    second.send(Stopped(generation=9, committed=0))
+    second.write(b'{"type":"stopped","generation":"one"}\n')
+    assert await second.has_ended()
+    assert (await first.next(Stop)).generation == begin.assignment.generation
+
+
+async def test_a_restarted_rendezvous_goes_on_in_the_same_generation(start, connect, tmp_path):
+    options = ("--workers", 2, "--state", tmp_path / "state", "--bind", "127.0.0.1:0")
+    port = start(*options)
+    await all_begin([await connect(port, f"w{n}") for n in range(2)])
+    port = start(*options)
+    clients = [await connect(port, f"w{n}", generation=1) for n in range(2)]
+    await clients[0].end()
+    assert (await clients[1].next(Stop)).generation == 1
