@@ -8,24 +8,25 @@ import torch.distributed as dist
 from tests.pipeline.programs import OTHERS, UNDISTURBED, batch, program
 from torchloom_threadlet.pipeline.boundaries import boundaries, described
 from torchloom_threadlet.pipeline.generation import Generation, share, vote
+from torchloom_threadlet.pipeline.messages import Messages
 
 STEPS = 3
 
 
 def trained(assignment, worker, store):
-    what = program()
+    what, messages = program(), Messages()
     workers = assignment.workers
     dist.init_process_group(
         "gloo", store=store, rank=workers.index(worker), world_size=len(workers)
     )
     held = {number: what.layer(number) for number in assignment.layers_of(worker)}
     shapes = boundaries(what, described(batch(0, 0)[0], what.micro_batches, "batch"))
-    generation = Generation(what, assignment, worker, held, shapes)
+    generation = Generation(what, assignment, worker, held, shapes, messages)
     for step in range(STEPS):
         losses = generation.compute(step, lambda replica, step=step: batch(step, replica))
         generation.reduction.reduce()
-        losses = share(losses, what.replicas)
-        vote(step, 0)
+        losses = share(messages, losses, what.replicas)
+        vote(messages, step, 0)
         generation.commit()
     dist.destroy_process_group()
     return {layer.number: layer.weights for layer in held.values()}, losses

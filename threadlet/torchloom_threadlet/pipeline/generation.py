@@ -4,12 +4,10 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch
-import torch.distributed as dist
-
 from torchloom_core.wire.assignment import Assignment
 from torchloom_threadlet.pipeline.boundaries import Values
 from torchloom_threadlet.pipeline.layers import Layer, Program
+from torchloom_threadlet.pipeline.messages import Messages
 from torchloom_threadlet.pipeline.reduction import Reduction
 from torchloom_threadlet.pipeline.routes import Route
 from torchloom_threadlet.pipeline.user_code import of_the_user
@@ -31,13 +29,14 @@ class Generation:
         worker: str,
         held: Mapping[int, Layer],
         shapes: tuple[Values, ...],
+        messages: Messages,
     ) -> None:
         self.assignment = assignment
-        self.reduction = Reduction(assignment, worker, held)
+        self.reduction = Reduction(assignment, worker, held, messages)
         self._held = held
         self._program = program
         self._routes = [
-            Route(program, assignment, replica, worker, held, shapes)
+            Route(program, assignment, replica, worker, held, shapes, messages)
             for replica, route in enumerate(assignment.routes)
             if worker in [stage.worker for stage in route]
         ]
@@ -70,17 +69,16 @@ class Generation:
             layer.commit()
 
 
-def share(losses: Mapping[int, float], replicas: int) -> tuple[float, ...]:
+def share(messages: Messages, losses: Mapping[int, float], replicas: int) -> tuple[float, ...]:
     """Return the losses of all replicas; a collective of the generation.
 
     Once it returns, all workers have reduced the gradients of this step.
     """
-    own = torch.tensor([_bits(losses.get(replica)) for replica in range(replicas)])
-    dist.all_reduce(own, dist.ReduceOp.MIN)
-    return tuple(map(_number, own.tolist()))
+    own = [_bits(losses.get(replica)) for replica in range(replicas)]
+    return tuple(map(_number, messages.agree(own)))
 
 
-def vote(step: int, asked: int) -> int:
+def vote(messages: Messages, step: int, asked: int) -> int:
     """Vote for a step, whose gradients are reduced here; a collective of the generation.
 
     Parameters
@@ -98,12 +96,10 @@ def vote(step: int, asked: int) -> int:
     RuntimeError
         If a worker has ended, or votes for another step.
     """
-    ballot = torch.tensor([step, -step, asked], dtype=torch.int64)
-    dist.all_reduce(ballot, dist.ReduceOp.MIN)
-    least, most, stop = ballot.tolist()
+    least, most, stop = messages.agree([step, -step, asked])
     if least != -most:
         raise RuntimeError(f"workers vote for steps {least} and {-most}")
-    return int(stop)
+    return stop
 
 
 def _bits(value: float | None) -> int:

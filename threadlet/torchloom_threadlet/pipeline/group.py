@@ -12,7 +12,7 @@ from torch._C._distributed_c10d import HashStore, PrefixStore, Store, TCPStore
 
 from torchloom_threadlet.gloo_sockets import gloo_connections, open_sockets, shut, sockets
 
-_MEETING = timedelta(seconds=15)
+_MEETING = timedelta(seconds=5)
 """How long the workers of a generation may take to connect to each other."""
 
 
@@ -55,9 +55,11 @@ class Group:
             self._peers = len(members) - 1
             self._store_port = int(store.rpartition(":")[2] or 0)
         self.check()
-        base = self.client(store) if store else HashStore()
+        base = self._client(store) if store else HashStore()
         self.store = PrefixStore(f"torchloom/{generation}", base)
         self.check()
+        # A part of the keys in the store; one that could not be formed would count here alone.
+        dist.distributed_c10d._world.group_count = 0
         dist.init_process_group(
             "gloo",
             store=self.store,
@@ -71,9 +73,13 @@ class Group:
         self.check()
 
     @staticmethod
-    def client(store: str) -> Store:
+    def _client(store: str) -> Store:
         """Return a new connection to a worker's store; RuntimeError if there is none."""
         host, _, port = store.rpartition(":")
+        try:  # torch tries for long to connect to a port that nobody listens on
+            socket.create_connection((host, int(port)), _MEETING.total_seconds()).close()
+        except OSError as error:
+            raise RuntimeError(f"no store at {store}: {error.strerror or error}") from None
         return TCPStore(host, int(port), is_master=False, wait_for_workers=False, timeout=_MEETING)
 
     def check(self) -> None:

@@ -57,7 +57,8 @@ class Pipeline:
         batch : callable
             ``batch(replica)`` returns the inputs and targets of step ``pipeline.steps``. It is
             called on workers with a first or last stage, also more than once for a step, so it
-            must depend on these two numbers alone.
+            must depend on these two numbers alone; and for replica 0 on a worker that waits for
+            a part, which warms up with it.
 
         Returns
         -------
@@ -183,6 +184,9 @@ class _Alone:
             generation=1, layers=len(program.layers), routes=(route,) * program.replicas
         )
         self._begin = Begin(assignment=assignment, committed=-1, store="")
+
+    def has_begun_after(self, generation: int) -> bool:
+        return True
 
     def begin_after(self, generation: int) -> Begin | Halt:
         if generation:

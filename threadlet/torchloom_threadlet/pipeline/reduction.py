@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from torchloom_core.wire.assignment import Assignment
 from torchloom_threadlet.pipeline.layers import Layer
+from torchloom_threadlet.pipeline.messages import Messages
 
 _SLICES, _SUMS = 1 << 20, 2 << 20  # tags, apart from those of the pipeline's own messages
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
@@ -55,7 +55,14 @@ class Gradients:
 class Reduction:
     """The gradients of all layers of this worker, in one generation."""
 
-    def __init__(self, assignment: Assignment, worker: str, held: Mapping[int, Layer]) -> None:
+    def __init__(
+        self,
+        assignment: Assignment,
+        worker: str,
+        held: Mapping[int, Layer],
+        messages: Messages,
+    ) -> None:
+        self._messages = messages
         ranks = {name: rank for rank, name in enumerate(assignment.workers)}
         self._rank = ranks[worker]
         together: dict[tuple[tuple[int, ...], torch.dtype], list[Layer]] = defaultdict(list)
@@ -92,13 +99,13 @@ class Reduction:
 
     def reduce(self) -> None:
         """Compute the mean over all replicas; a collective of the workers that share layers."""
-        sums = [_Sum(gradients, self._rank) for gradients in self.all]
-        sends = [send for each in sums for send in each.send_slices()]
-        sends += [send for each in sums for send in each.send_sum()]
+        sums = [_Sum(gradients, self._rank, self._messages) for gradients in self.all]
+        for each in sums:
+            each.send_slices()
+        for each in sums:
+            each.send_sum()
         for each in sums:
             each.receive_sums()
-        for send in sends:
-            send.wait()
 
     def use_total(self) -> None:
         """Let the parameters' gradients be the reduced ones."""
@@ -123,8 +130,8 @@ def _gradients(
 class _Sum:
     """One exchange: slices to the workers that sum them, sums to all."""
 
-    def __init__(self, gradients: Gradients, rank: int) -> None:
-        self._of, self._rank = gradients, rank
+    def __init__(self, gradients: Gradients, rank: int, messages: Messages) -> None:
+        self._of, self._rank, self._messages = gradients, rank, messages
         self._holders = sorted(set(gradients.computed_by))
         slices = gradients.total.tensor_split(len(self._holders))
         self._sums = dict(zip(self._holders, slices, strict=True))
@@ -135,16 +142,14 @@ class _Sum:
     def _tag(self, kind: int, replica: int = 0) -> int:
         return kind + self._of.number * len(self._of.computed_by) + replica
 
-    def send_slices(self) -> list[dist.Work]:
-        return [
-            _send(part, peer, self._tag(_SLICES, replica))
-            for peer in self._holders
-            if peer != self._rank
-            for replica, flat in self._of.flat.items()
-            if (part := self._slice(flat, peer)).numel()
-        ]
+    def send_slices(self) -> None:
+        for peer in self._holders:
+            if peer != self._rank:
+                for replica, flat in self._of.flat.items():
+                    part = self._slice(flat, peer)
+                    self._messages.send(part, peer, self._tag(_SLICES, replica))
 
-    def send_sum(self) -> list[dist.Work]:
+    def send_sum(self) -> None:
         """Sum the own slice over all replicas, and send it."""
         mine = self._sums[self._rank]
         for replica, rank in enumerate(self._of.computed_by):
@@ -152,24 +157,14 @@ class _Sum:
                 part = self._slice(self._of.flat[replica], rank)
             else:
                 part = torch.empty_like(mine)
-                _receive(part, rank, self._tag(_SLICES, replica))
+                self._messages.receive(part, rank, self._tag(_SLICES, replica))
             mine.copy_(part) if replica == 0 else mine.add_(part)
         mine.div_(len(self._of.computed_by))
-        others = [rank for rank in self._holders if rank != self._rank and mine.numel()]
-        return [_send(mine, rank, self._tag(_SUMS)) for rank in others]
+        for rank in self._holders:
+            if rank != self._rank:
+                self._messages.send(mine, rank, self._tag(_SUMS))
 
     def receive_sums(self) -> None:
         for rank in self._holders:
             if rank != self._rank:
-                _receive(self._sums[rank], rank, self._tag(_SUMS))
-
-
-def _send(tensor: Tensor, rank: int, tag: int) -> dist.Work:
-    work = dist.isend(tensor, rank, tag=tag)
-    assert work is not None  # it is None outside of the group only
-    return work
-
-
-def _receive(tensor: Tensor, rank: int, tag: int) -> None:
-    if tensor.numel():
-        dist.recv(tensor, rank, tag=tag)
+                self._messages.receive(self._sums[rank], rank, self._tag(_SUMS))

@@ -39,6 +39,9 @@ class Link(Protocol):
     def asked_for(self) -> int:
         """The generation to vote for, 0 for none."""
 
+    def has_begun_after(self, generation: int) -> bool:
+        """Return whether :meth:`begin_after` would return at once."""
+
     def begin_after(self, generation: int) -> Begin | Halt:
         """Wait for a later generation, or for the end of the program."""
 
@@ -92,6 +95,11 @@ class RendezvousLink:
     def asked_for(self) -> int:
         """The generation to vote for, 0 for none."""
         return self._asked
+
+    def has_begun_after(self, generation: int) -> bool:
+        """Return whether :meth:`begin_after` would return at once."""
+        with self._changed:
+            return self._halt is not None or self._last_begun() > generation
 
     def begin_after(self, generation: int) -> Begin | Halt:
         """Wait for a later generation, or for the end of the program."""

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
@@ -12,6 +13,7 @@ from torchloom_core.floor.errors import ConfigError
 from torchloom_core.wire.assignment import Assignment
 from torchloom_threadlet.pipeline.boundaries import Values, as_values
 from torchloom_threadlet.pipeline.layers import Layer, Program, mixed
+from torchloom_threadlet.pipeline.messages import Messages
 from torchloom_threadlet.pipeline.user_code import of_the_user
 
 
@@ -34,6 +36,7 @@ class Route:
         worker: str,
         held: Mapping[int, Layer],
         shapes: tuple[Values, ...],
+        messages: Messages,
     ) -> None:
         route = assignment.routes[replica]
         index = [stage.worker for stage in route].index(worker)
@@ -52,6 +55,7 @@ class Route:
             program.device,
             on_device(shapes[mine.first], program.device),
             on_device(shapes[mine.end], program.device),
+            messages,
         )
         if program.micro_batches >= len(route):
             kind: type[Schedule1F1B] | type[ScheduleGPipe] = Schedule1F1B
@@ -184,6 +188,7 @@ class _Stage(PipelineStage):
         device: torch.device,
         inputs: Values,
         outputs: Values,
+        messages: Messages,
     ) -> None:
         # torch wants at least as many stages as the group has ranks; a route may have fewer.
         super().__init__(
@@ -192,6 +197,19 @@ class _Stage(PipelineStage):
         self.num_stages = len(ranks)
         self.stage_index_to_group_rank = ranks
         self.backward_s = 0.0
+        self._messages = messages
+
+    def get_fwd_send_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
+        return self._sent(super().get_fwd_send_ops(fwd_chunk_id))
+
+    def get_bwd_send_ops(self, bwd_chunk_id: int) -> list[dist.P2POp]:
+        return self._sent(super().get_bwd_send_ops(bwd_chunk_id))
+
+    def _sent(self, ops: list[dist.P2POp]) -> list[dist.P2POp]:
+        """Send at once, and leave nothing for the schedule to wait for."""
+        for op in ops:
+            self._messages.send(op.tensor, op.peer)
+        return []
 
     def _warmup_forward_vote(
         self, has_backward: bool, received_acc: Tensor | None = None

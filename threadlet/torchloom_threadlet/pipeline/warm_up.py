@@ -9,6 +9,7 @@ from torchloom_core.wire.assignment import Assignment, Stage
 from torchloom_threadlet.pipeline.boundaries import Values
 from torchloom_threadlet.pipeline.layer_state import load_bytes, to_bytes
 from torchloom_threadlet.pipeline.layers import Program
+from torchloom_threadlet.pipeline.messages import Messages
 from torchloom_threadlet.pipeline.reduction import Reduction
 from torchloom_threadlet.pipeline.routes import Route
 
@@ -41,12 +42,14 @@ def _train_one(program: Program, number: int, inputs: Values, outputs: Values) -
     if not layer.parameters:
         return
     assignment = Assignment(generation=1, layers=1, routes=((Stage(_NAME, 0, 1),),))
-    route = Route(alone, assignment, 0, _NAME, {0: layer}, (inputs, outputs))
-    reduction = Reduction(assignment, _NAME, {0: layer})
+    messages = Messages()
+    route = Route(alone, assignment, 0, _NAME, {0: layer}, (inputs, outputs), messages)
+    reduction = Reduction(assignment, _NAME, {0: layer}, messages)
     reduction.use(0)
     zeros = tuple(torch.zeros_like(value, device=program.device) for value in inputs)
     route.run(0, (zeros, torch.zeros(len(zeros[0]))))
     reduction.reduce()
+    messages.agree([0])
     reduction.use_total()
     layer.commit()
     load_bytes(layer, to_bytes(layer))

@@ -2,10 +2,9 @@
 
 import logging
 import math
+import re
 
 import torch
-import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore
 
 from torchloom_core.floor.errors import PipelineError
 from torchloom_core.wire.assignment import Copy
@@ -15,6 +14,7 @@ from torchloom_threadlet.pipeline.generation import Batch, Generation, share, vo
 from torchloom_threadlet.pipeline.group import Group
 from torchloom_threadlet.pipeline.layer_state import load_bytes, to_bytes
 from torchloom_threadlet.pipeline.layers import Layer, Program
+from torchloom_threadlet.pipeline.messages import Messages
 from torchloom_threadlet.pipeline.rendezvous_link import Link
 from torchloom_threadlet.pipeline.user_code import of_the_user
 from torchloom_threadlet.pipeline.warm_up import warm_up
@@ -53,6 +53,7 @@ class Worker:
         self._inputs = ""
         self._layer_s: dict[int, float] = {}
         self._is_warm = False
+        self._messages = Messages()
 
     def step(self, batch: Batch) -> bool:
         """Commit the next step, however many generations that takes.
@@ -71,7 +72,7 @@ class Worker:
         while True:
             try:
                 if self._running is None:
-                    if self._begin is None and not self._wait_for_part():
+                    if self._begin is None and not self._wait_for_part(batch):
                         return False
                     if self._has_rolled_forward(before):
                         return True
@@ -91,9 +92,9 @@ class Worker:
         self._group.check()
         losses = running.compute(step, batch)
         running.reduction.reduce()
-        self._reduced_losses = share(losses, self._program.replicas)
+        self._reduced_losses = share(self._messages, losses, self._program.replicas)
         self._reduced, self._last = step, running
-        stop = vote(step, self._link.asked_for)
+        stop = vote(self._messages, step, self._link.asked_for)
         self._commit()
         self._layer_s.update(running.layer_s)
         if stop > self.number:
@@ -110,16 +111,17 @@ class Worker:
 
     def _fault(self, error: RuntimeError) -> None:
         """Leave the present generation after an error of a send, receive or collective."""
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        reason = _short(error)
         _log.info("generation %d: %s", self.number, reason)
         error.__traceback__ = None  # it holds the group, and with that all its connections
-        self._link.report(Fault(generation=self.number, detail=reason[:256]))
+        self._link.report(Fault(generation=self.number, detail=reason))
         self._link.wait_for_end(self.number)
         self._stop()
 
     def _stop(self) -> None:
         """Leave the present generation, and tell what is held."""
         self._running = self._begin = None
+        self._messages.forget()
         self._group.leave()
         seconds = (self._layer_s.get(layer, 0.0) for layer in range(len(self._program.layers)))
         self._link.report(
@@ -132,9 +134,11 @@ class Worker:
             )
         )
 
-    def _wait_for_part(self) -> bool:
+    def _wait_for_part(self, batch: Batch) -> bool:
         """Wait for a generation with a part for this worker, and roll forward to its step."""
         while True:
+            if not self._is_warm and not self._link.has_begun_after(self.number):
+                self._stand_by(batch)
             begin = self._link.begin_after(self.number)
             if isinstance(begin, Halt):
                 if begin.status == "finished":
@@ -147,7 +151,6 @@ class Worker:
                 self._begin = begin
                 return True
             self.held, self._last, self._reduced = {}, None, -1
-            self._stand_by(begin)
 
     def _roll_forward(self, committed: int) -> None:
         if committed == self._reduced and committed == self.committed + 1:
@@ -157,19 +160,13 @@ class Worker:
             self.losses = (math.nan,) * self._program.replicas
         self._reduced, self._last = -1, None
 
-    def _stand_by(self, begin: Begin) -> None:
-        """Make the first step in a later generation as fast as the others."""
-        if self._is_warm:
-            return
-        try:
-            store = PrefixStore(f"torchloom/{self.number}", self._group.client(begin.store))
-            self._learn(store.get(_INPUTS).decode())
-        except RuntimeError as error:
-            _log.debug("not warm: %s", error)
-            return
-        with of_the_user():
-            warm_up(self._program, self._shapes)
+    def _stand_by(self, batch: Batch) -> None:
+        """Make the first step in a later generation as fast as the others' steps."""
         self._is_warm = True
+        with of_the_user():
+            inputs, _ = batch(0)
+            self._learn(described(inputs, self._program.micro_batches, "batch"))
+            warm_up(self._program, self._shapes)
 
     def _enter(self, batch: Batch) -> None:
         """Form the group of a generation, and get the layers that are missing."""
@@ -186,7 +183,9 @@ class Worker:
                 raise PipelineError(f"{self._name}: need a copy of layers {sorted(missing)}")
             self.held |= missing
         self.held = {layer: self.held[layer] for layer in mine}
-        self._running = Generation(self._program, assignment, self._name, self.held, self._shapes)
+        self._running = Generation(
+            self._program, assignment, self._name, self.held, self._shapes, self._messages
+        )
         self._is_warm = True
 
     def _new_layer(self, number: int) -> Layer:
@@ -214,27 +213,28 @@ class Worker:
         self, copies: tuple[Copy, ...], members: tuple[str, ...], missing: dict[int, Layer]
     ) -> None:
         """Send and receive layers, in the order of ``copies``; what has come is taken away."""
-        sends, kept = [], []
         for number, copy in enumerate(copies):
             tag = _COPIES + 2 * number
             if copy.source == self._name:
                 data = to_bytes(self.held[copy.layer])
-                size = torch.tensor([len(data)])
                 target = members.index(copy.target)
-                sends += [dist.isend(size, target, tag=tag), dist.isend(data, target, tag=tag + 1)]
-                kept += [size, data]
+                self._messages.send(torch.tensor([len(data)]), target, tag)
+                self._messages.send(data, target, tag + 1)
             elif copy.target == self._name:
                 source = members.index(copy.source)
                 size = torch.zeros(1, dtype=torch.int64)
-                dist.recv(size, source, tag=tag)
+                self._messages.receive(size, source, tag)
                 data = torch.empty(int(size), dtype=torch.uint8)
-                dist.recv(data, source, tag=tag + 1)
+                self._messages.receive(data, source, tag + 1)
                 with of_the_user():
                     load_bytes(missing[copy.layer], data)
                 self.held[copy.layer] = missing.pop(copy.layer)
-        for send in sends:
-            if send is not None:
-                send.wait()
+
+
+def _short(error: RuntimeError) -> str:
+    """Return gloo's reason without its source file, and without its advice."""
+    line = (str(error).splitlines() or [type(error).__name__])[0]
+    return re.sub(r"^\[\S*\] ", "", line).split(". ")[0][:200]
 
 
 def _members(begin: Begin | None) -> tuple[str, ...]:
