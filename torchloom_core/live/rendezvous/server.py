@@ -124,7 +124,7 @@ class Service:
         self._report(sends)
 
     def _report(self, sends: list[Send]) -> None:
-        """Log each change once, whoever it is sent to."""
+        """Log each change once, however many it is sent to."""
         shown = {type(send.message): send.message for send in sends}
         for message in shown.values():
             match message:
