@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from torchloom_core.assignments.answers import after_loss, balanced, first_assignment, with_joiners
 from torchloom_core.assignments.checking import check_assignment, copies
+from torchloom_core.assignments.layouts import layouts
 from torchloom_core.assignments.partition import divide, smallest_maximum
 from torchloom_core.assignments.price import Program, bubble, step_s
 from torchloom_core.floor.errors import AssignmentError
@@ -130,6 +131,14 @@ def test_replicas_that_share_a_worker_are_computed_one_after_the_other():
     both = msgspec.structs.replace(present, routes=(present.routes[1], present.routes[1]))
     assert step_s(both, PROGRAM) == pytest.approx(2 * step_s(present, PROGRAM))
     assert bubble(present, PROGRAM) == pytest.approx(1 / 3)
+
+
+def test_layouts_come_fastest_first_and_name_what_a_death_may_lose():
+    found = layouts(7, PROGRAM, replicas=2)
+    assert (found[0].routes, found[0].stages, found[0].standbys) == (2, 3, 1)
+    assert [one.step_s for one in found] == sorted(one.step_s for one in found)
+    assert {one.copies for one in found if one.routes == 1} == {1}
+    assert layouts(1, PROGRAM, replicas=2)[0].step_s == pytest.approx(2 * 4 * 0.12)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import signal
 import subprocess
 import sys
@@ -9,8 +10,10 @@ import sys
 import msgspec
 import pytest
 
+from tests.deadlines import DEADLINE_S
 from tests.waiting import soon
 from torchloom_core.wire.generations import (
+    Beat,
     Begin,
     FromRendezvous,
     Halt,
@@ -147,6 +150,34 @@ async def test_a_lost_layer_ends_the_program_with_the_reason(start, connect):
     halt = await clients[1].next(Halt)
     assert halt.status == "lost"
     assert halt.why.startswith("layers 0, 1: all workers that held them have ended")
+
+
+async def test_who_looks_sees_the_assignment_and_what_would_follow(start, connect):
+    port = start("--workers", 4, "--bind", "127.0.0.1:0")
+    clients = [await connect(port, f"w{n}") for n in range(3)]
+    assert "waits for 1 more" in (await torchloom_plan(port))[1]
+    clients.append(await connect(port, "w3"))
+    await all_begin(clients)
+    clients[0].send(Beat(committed=4, layer_s=(0.01, 0.01, 0.0, 0.0)))
+    clients[1].send(Beat(committed=4, layer_s=(0.0, 0.0, 0.01, 0.01)))
+    async with asyncio.timeout(DEADLINE_S):
+        while not (shown := json.loads((await torchloom_plan(port, "--json"))[0]))["is_measured"]:
+            pass
+    assert shown["step_ms"] == pytest.approx(100)
+    assert [len(loss["answers"]) for loss in shown["losses"]] == [1] * 4
+    lost = json.loads((await torchloom_plan(port, "--json", "--lose", "w0", "--lose", "w2"))[0])
+    assert lost["losses"] == [{"lost": ["w0", "w2"], "answers": []}]
+    assert "at risk" in (await torchloom_plan(port, "--workers", "1"))[0]
+    assert "no such worker" in (await torchloom_plan(port, "--lose", "w9"))[1]
+
+
+async def torchloom_plan(port, *options):
+    """Return what ``torchloom plan`` prints, and its errors."""
+    where = f"127.0.0.1:{port}"
+    command = [sys.executable, "-m", "torchloom_core.cli", "plan", "--rendezvous", where, *options]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = await asyncio.create_subprocess_exec(*command, **pipes)
+    return [text.decode() for text in await soon(process.communicate())]
 
 
 async def test_what_does_not_fit_is_refused_and_harms_no_one(start, connect):

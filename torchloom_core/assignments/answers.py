@@ -44,7 +44,7 @@ def first_assignment(
             f"{standbys} standbys, were {len(workers)}"
         )
     routes = tuple(
-        _route(workers[n * stages : (n + 1) * stages], program, {}) for n in range(replicas)
+        route_of(workers[n * stages : (n + 1) * stages], program, {}) for n in range(replicas)
     )
     taking_part = workers[: stages * replicas]
     return Assignment(
@@ -125,7 +125,7 @@ def balanced(
     """Return the assignment with each route's layers divided anew by their measured times."""
     usual_s = step_s(present, program)
     routes = tuple(
-        _route([stage.worker for stage in route], program, held) for route in present.routes
+        route_of([stage.worker for stage in route], program, held) for route in present.routes
     )
     if routes == present.routes:
         return []
@@ -143,7 +143,7 @@ def _priced(
 ) -> list[Answer]:
     known = {name: layers for name, layers in held.items() if name in alive}
     answers = []
-    for one in found:
+    for one in {one.routes: one for one in reversed(found)}.values():
         later = msgspec.structs.replace(
             one,
             generation=one.generation + 1,
@@ -155,7 +155,11 @@ def _priced(
             answers.append(Answer(later, cost))
         except AssignmentError:
             continue
-    return sorted(answers, key=lambda answer: (answer.price.lost_gpu_s, answer.price.stall_s))
+    return sorted(answers, key=lambda answer: _rank(answer.price))
+
+
+def _rank(price: Price) -> tuple[float, float, float]:
+    return price.lost_gpu_s, price.stall_s, price.copied_bytes
 
 
 def _repaired(
@@ -175,7 +179,7 @@ def _repaired(
         yield changed, standbys, f"replica {replica}: {names}"
     left = [stage.worker for stage in route if stage.worker in alive]
     if left:
-        changed = _route(left, program, held)
+        changed = route_of(left, program, held)
         yield changed, (), f"replica {replica}: {len(left)} stages in place of {len(route)}"
     for other in range(len(present.routes)):
         if other == replica:
@@ -215,7 +219,7 @@ def _filled(
         if len(route) < min(stages, present.layers) and not shared:
             names = [stage.worker for stage in route]
             for place in range(len(names) + 1):
-                changed = _route([*names[:place], standby, *names[place:]], program, held)
+                changed = route_of([*names[:place], standby, *names[place:]], program, held)
                 how = f"is stage {place} of replica {replica}"
                 yield _with_route(present, replica, changed), how
 
@@ -233,13 +237,15 @@ def _anew(
             groups = [names[n * stages : (n + 1) * stages] for n in range(count)]
             for group in groups:
                 group.sort(key=lambda name: min(held.get(name) or (present.layers,)))
-            routes = [_route(group, program, held) for group in groups]
+            routes = [route_of(group, program, held) for group in groups]
             taking_part = {name for group in groups for name in group}
             one = msgspec.structs.replace(
                 present,
                 routes=tuple(routes[n % count] for n in range(len(present.routes))),
                 standbys=tuple(name for name in names if name not in taking_part),
-                why=f"{stages} stages for each of {count} routes",
+                why=f"{stages} stages in each of {count} routes"
+                if count > 1
+                else f"one route, {stages} stages",
             )
             found.append(one)
     return found
@@ -250,7 +256,8 @@ def _with_route(present: Assignment, replica: int, route: Route) -> Assignment:
     return msgspec.structs.replace(present, routes=routes)
 
 
-def _route(workers: Sequence[str], program: Program, held: Held) -> Route:
+def route_of(workers: Sequence[str], program: Program, held: Held) -> Route:
+    """Divide all layers among workers, in this order."""
     holdings = [held.get(name, frozenset()) for name in workers]
     bounds = divide(program.layer_s, holdings, program.layer_bytes)
     return tuple(

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from torchloom_core.assignments.checking import copies
 from torchloom_core.wire.assignment import Assignment
+from torchloom_core.wire.generations import Join
 
 
 class Program(NamedTuple):
@@ -23,6 +24,16 @@ class Program(NamedTuple):
     layer_s: Sequence[float]
     layer_bytes: Sequence[float]
     micro_batches: int = 4
+
+
+def program_of(join: Join, layer_s: Sequence[float]) -> Program:
+    """Return a program's costs; one second for each layer until all have been measured."""
+    is_known = len(layer_s) == join.layers and all(layer_s)
+    return Program(
+        layer_s=layer_s if is_known else (1.0,) * join.layers,
+        layer_bytes=join.layer_bytes or (0,) * join.layers,
+        micro_batches=join.micro_batches,
+    )
 
 
 class Rates(NamedTuple):

@@ -30,6 +30,7 @@ for _name, _group, _help in (
     ("plugins", _RUNNING, "List the installed policies, predictors and effectors."),
     ("operator", _RUNNING, "Write NATS credentials for a person."),
     ("status", _WATCHING, "Show the run's workers, knobs, commands and plugins."),
+    ("plan", _WATCHING, "Show a pipeline's assignment, and what would follow on a loss."),
     ("logs", _WATCHING, "Print the trainers' log lines."),
     ("recovery", _WATCHING, "Show where the time of each recovery went, phase by phase."),
     ("evaluate", _WATCHING, "Backtest policies and predictors on recorded traces."),

@@ -23,6 +23,10 @@ MAX_LINE = 4_000_000
 Step = Annotated[int, msgspec.Meta(ge=-1, le=2**53)]
 """The number of a step; -1 before the first."""
 
+LayerSeconds = Annotated[
+    tuple[Annotated[float, msgspec.Meta(ge=0, le=1e6)], ...], msgspec.Meta(max_length=MAX_PARTS)
+]
+
 Parts = Annotated[tuple[Part, ...], msgspec.Meta(max_length=MAX_PARTS)]
 
 
@@ -88,16 +92,14 @@ class Stopped(msgspec.Struct, frozen=True, kw_only=True, tag="stopped"):
     reduced: Step = -1
     layers: Parts = ()
     experts: Parts = ()
-    layer_s: Annotated[
-        tuple[Annotated[float, msgspec.Meta(ge=0, le=1e6)], ...],
-        msgspec.Meta(max_length=MAX_PARTS),
-    ] = ()
+    layer_s: LayerSeconds = ()
 
 
 class Beat(msgspec.Struct, frozen=True, kw_only=True, tag="beat"):
     """A worker's process runs; ``committed`` is its last step, ``layer_s`` as in Stopped."""
 
     committed: Step = -1
+    layer_s: LayerSeconds = ()
 
 
 class Leave(msgspec.Struct, frozen=True, kw_only=True, tag="leave"):
@@ -108,6 +110,36 @@ class Leave(msgspec.Struct, frozen=True, kw_only=True, tag="leave"):
 
 
 FromWorker = Join | Fault | Stopped | Beat | Leave
+
+
+class Look(msgspec.Struct, frozen=True, kw_only=True, tag="look"):
+    """The first and only message of who looks at a rendezvous; the answer is an Outlook."""
+
+
+class Outlook(msgspec.Struct, frozen=True, kw_only=True, tag="outlook"):
+    """The state of a rendezvous.
+
+    Attributes
+    ----------
+    phase : str
+        ``forming``, ``running`` or ``stopping``.
+    waits_for : int
+        How many workers are missing before the first generation.
+    program : Join, optional
+        That of the first worker: what the program is.
+    layer_s : tuple of float, (layers,)
+        As workers have measured them; empty or with zeros where they have not.
+    committed : int
+        The last step that any worker has said it has committed.
+    """
+
+    phase: ShortText
+    waits_for: Count = 0
+    assignment: Assignment | None = None
+    standbys: tuple[Name, ...] = ()
+    program: Join | None = None
+    layer_s: LayerSeconds = ()
+    committed: Step = -1
 
 
 class Stop(msgspec.Struct, frozen=True, kw_only=True, tag="stop"):

@@ -1,23 +1,12 @@
-"""What a program's layers cost: as its workers have measured, all alike until then."""
+"""The times of layers, as workers have measured them."""
 
-from torchloom_core.assignments.price import Program
-from torchloom_core.wire.generations import Join, Stopped
+from torchloom_core.wire.generations import Beat, Stopped
 
 
-def measured(stopped: Stopped, known: tuple[float, ...]) -> tuple[float, ...]:
+def measured(message: Stopped | Beat, known: tuple[float, ...]) -> tuple[float, ...]:
     """Return the seconds of each layer, where a worker has measured some anew."""
     if not known:
-        return stopped.layer_s
-    if len(stopped.layer_s) != len(known):
+        return message.layer_s
+    if len(message.layer_s) != len(known):
         return known
-    return tuple(new or old for new, old in zip(stopped.layer_s, known, strict=True))
-
-
-def costs(program: Join, layer_s: tuple[float, ...]) -> Program:
-    """Return the program's costs; without a time of each layer, one second for each."""
-    is_known = len(layer_s) == program.layers and all(layer_s)
-    return Program(
-        layer_s=layer_s if is_known else (1.0,) * program.layers,
-        layer_bytes=program.layer_bytes or (0,) * program.layers,
-        micro_batches=program.micro_batches,
-    )
+    return tuple(new or old for new, old in zip(message.layer_s, known, strict=True))

@@ -6,12 +6,13 @@ after it has left its generation, so nothing is decided on a state that can stil
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import msgspec
 
 from torchloom_core.assignments.answers import Answer, after_loss, first_assignment, with_joiners
 from torchloom_core.assignments.checking import copies, expert_copies
+from torchloom_core.assignments.price import program_of
 from torchloom_core.floor.errors import AssignmentError
 from torchloom_core.live.rendezvous.holdings import (
     Holdings,
@@ -21,18 +22,19 @@ from torchloom_core.live.rendezvous.holdings import (
     holdings,
     why_lost,
 )
-from torchloom_core.live.rendezvous.measured import costs, measured
+from torchloom_core.live.rendezvous.known_worker import KnownWorker, Send
+from torchloom_core.live.rendezvous.measured import measured
 from torchloom_core.live.rendezvous.settings import Saved, Settings
 from torchloom_core.wire.assignment import Assignment
 from torchloom_core.wire.generations import (
     Beat,
     Begin,
     Fault,
-    FromRendezvous,
     FromWorker,
     Halt,
     Join,
     Leave,
+    Outlook,
     Regroup,
     Stop,
     Stopped,
@@ -40,22 +42,6 @@ from torchloom_core.wire.generations import (
 
 Phase = Literal["forming", "running", "stopping"]
 _SHOWN = 256
-
-
-class Send(NamedTuple):
-    """A message to a worker; None closes its connection."""
-
-    worker: str
-    message: FromRendezvous | None
-
-
-@dataclass(slots=True)
-class _Worker:
-    join: Join
-    seen_s: float
-    generation: int = 0
-    stopped: Stopped | None = None
-    has_finished: bool = False
 
 
 @dataclass(slots=True)
@@ -85,7 +71,7 @@ class Rendezvous:
     _program: Join | None = None
     _layer_s: tuple[float, ...] = ()
     _stages: int = 0
-    _workers: dict[str, _Worker] = field(default_factory=dict)
+    _workers: dict[str, KnownWorker] = field(default_factory=dict)
     _missing: set[str] = field(default_factory=set)
     _missing_until_s: float = 0.0
     _stop_sent_s: float | None = None
@@ -120,6 +106,19 @@ class Rendezvous:
             return f"{join.worker}: a process that was started later has this name"
         return difference(join, self._program or join, is_new=self.assignment is None)
 
+    def outlook(self) -> Outlook:
+        """Return the present state, for who looks at it."""
+        forming = self.settings.workers - len(self._workers) if self.assignment is None else 0
+        return Outlook(
+            phase=self.phase,
+            waits_for=max(forming, 0),
+            assignment=self.assignment,
+            standbys=self.standbys,
+            program=self._program,
+            layer_s=self._layer_s,
+            committed=max((known.committed for known in self._workers.values()), default=-1),
+        )
+
     def wake(self, now_s: float) -> None:
         """Count the workers' silence from now on: this process was asleep itself."""
         for known in self._workers.values():
@@ -137,6 +136,8 @@ class Rendezvous:
         is_present = self._is_member(worker)
         match message:
             case Beat():
+                known.committed = message.committed
+                self._layer_s = measured(message, self._layer_s)
                 return []
             case Fault(generation=number) if is_present and number == self.last_generation:
                 return self._stop(f"{worker}: {message.detail}")
@@ -199,7 +200,7 @@ class Rendezvous:
         known = self._workers.get(worker)
         if known is not None:  # its earlier connection has not ended yet
             sends = self.end(worker, self.now_s, why="has connected again")
-        self._workers[worker] = known = _Worker(join, self.now_s)
+        self._workers[worker] = known = KnownWorker(join, self.now_s)
         if self.assignment is None:
             return sends + self._form()
         if worker in self._missing:
@@ -221,7 +222,7 @@ class Rendezvous:
         try:
             first = first_assignment(
                 names,
-                costs(program, self._layer_s),
+                program_of(program, self._layer_s),
                 replicas=program.replicas,
                 standbys=self.settings.standbys,
                 experts=program.experts,
@@ -272,7 +273,7 @@ class Rendezvous:
         present = msgspec.structs.replace(present, standbys=ready)
         held = {**dict.fromkeys(ready, frozenset[int]()), **has.layers}
         assert self._program is not None
-        known, rates = costs(self._program, self._layer_s), self.settings.rates
+        known, rates = program_of(self._program, self._layer_s), self.settings.rates
         found: list[Answer]
         if not set(present.workers) <= has.layers.keys():
             found = after_loss(present, held.keys(), held, known, rates)
@@ -322,7 +323,7 @@ class Rendezvous:
             with_them,
             held.keys(),
             held,
-            costs(program, self._layer_s),
+            program_of(program, self._layer_s),
             stages=self._stages,
             rates=self.settings.rates,
         )

@@ -14,9 +14,10 @@ from torchloom_core.floor.errors import LighthouseError, StateError
 from torchloom_core.floor.files import write_whole
 from torchloom_core.floor.first_done import first_done
 from torchloom_core.floor.plain_text import RateLimitedLog, plain_line
-from torchloom_core.live.rendezvous.rendezvous import Rendezvous, Send
+from torchloom_core.live.rendezvous.known_worker import Send
+from torchloom_core.live.rendezvous.rendezvous import Rendezvous
 from torchloom_core.live.rendezvous.settings import Saved, Settings
-from torchloom_core.wire.generations import MAX_LINE, Begin, FromWorker, Halt, Join, Stop
+from torchloom_core.wire.generations import MAX_LINE, Begin, FromWorker, Halt, Join, Look, Stop
 
 _log = logging.getLogger(__name__)
 _TICK_S = 0.1
@@ -26,7 +27,7 @@ _BACKLOG_BYTES = 4 * MAX_LINE
 _JOIN_S = 10.0
 """How long a connection may take to send its first message."""
 
-_decode = msgspec.json.Decoder(FromWorker).decode
+_decode = msgspec.json.Decoder(FromWorker | Look).decode
 
 
 class Service:
@@ -57,6 +58,9 @@ class Service:
         try:
             line = await asyncio.wait_for(reader.readline(), _JOIN_S)
             join = _decode(line)
+            if isinstance(join, Look):
+                writer.write(_line(self.rendezvous.outlook()))
+                return
             if not isinstance(join, Join):
                 raise msgspec.ValidationError("need a join first")
             worker = self._take(join, writer)
@@ -64,7 +68,7 @@ class Service:
                 message = _decode(line)
                 if self._writers.get(worker) is not writer:
                     return
-                if isinstance(message, Join):
+                if isinstance(message, Join | Look):
                     raise msgspec.ValidationError("need one join a connection")
                 self._send(self.rendezvous.receive(worker, message, time.monotonic()))
         except (OSError, asyncio.IncompleteReadError, TimeoutError):

@@ -11,8 +11,6 @@ from typing import Any
 
 import torch.distributed as dist
 
-from torchloom_core.floor.errors import StateError
-from torchloom_core.floor.files import write_whole
 from torchloom_threadlet.adapters.replaced import replaced
 from torchloom_threadlet.checkpoint.saving_ranks import SavingRanks
 
@@ -37,9 +35,13 @@ def save_with_checkpoints(
         is_written = save(step, *rest, **named)
         if is_written and dist.get_rank() == 0:
             state = {**values(), "base_lrs": base_rates(trainer), "script_base_lrs": script}
+            path = _path(trainer, step)
+            part = path.with_suffix(".new")
             try:
-                write_whole(_path(trainer, step), json.dumps(state).encode())
-            except (StateError, ValueError) as error:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                part.write_text(json.dumps(state), encoding="utf-8")
+                part.replace(path)
+            except (OSError, ValueError) as error:
                 _logger.warning("torchtitan: values of knobs are not saved: %s", error)
         return is_written
 

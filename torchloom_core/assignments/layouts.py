@@ -1,0 +1,62 @@
+"""The ways to lay a program out on a number of workers."""
+
+from typing import NamedTuple
+
+from torchloom_core.assignments.answers import route_of
+from torchloom_core.assignments.price import Program, bubble, step_s
+from torchloom_core.wire.assignment import Assignment
+
+
+class Layout(NamedTuple):
+    """One way to lay a program out.
+
+    Attributes
+    ----------
+    routes, stages : int
+        How many routes, and workers in each; with fewer routes than replicas, a route computes
+        several, one after the other.
+    standbys : int
+        The workers that are left.
+    step_s : float
+        Estimated time of a step.
+    bubble : float
+        Share of the workers' time in a step in which they wait.
+    copies : int
+        How many workers hold the layer that the fewest hold: with 1, a death may lose it.
+    """
+
+    routes: int
+    stages: int
+    standbys: int
+    step_s: float
+    bubble: float
+    copies: int
+
+
+def layouts(workers: int, program: Program, *, replicas: int) -> list[Layout]:
+    """Return all layouts for so many workers, the fastest first.
+
+    Of equally fast ones the one comes first that can lose more workers.
+    """
+    layers = len(program.layer_s)
+    found = []
+    for routes in range(1, min(replicas, workers) + 1):
+        for stages in range(1, min(workers // routes, layers) + 1):
+            names = [[f"{n}.{m}" for m in range(stages)] for n in range(routes)]
+            each = [route_of(group, program, {}) for group in names]
+            assignment = Assignment(
+                generation=1,
+                layers=layers,
+                routes=tuple(each[n % routes] for n in range(replicas)),
+            )
+            found.append(
+                Layout(
+                    routes,
+                    stages,
+                    workers - routes * stages,
+                    step_s(assignment, program),
+                    bubble(assignment, program),
+                    routes,
+                )
+            )
+    return sorted(found, key=lambda one: (round(one.step_s, 9), -one.copies, -one.standbys))
