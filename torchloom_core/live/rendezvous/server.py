@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import signal
 import time
 from collections.abc import Callable
@@ -171,7 +172,7 @@ async def serve(
         try:
             server = await asyncio.start_server(service.serve, host, port, limit=MAX_LINE)
         except OSError as error:
-            why = error.strerror or error
+            why = os.strerror(error.errno) if error.errno else error
             raise LighthouseError(f"--bind: cannot listen on {host}:{port}: {why}") from None
         await stack.enter_async_context(server)
         bound = server.sockets[0].getsockname()[1]
