@@ -115,8 +115,9 @@ def place(
 def replicate(loads: Sequence[float], holders: Placed, spare: Mapping[str, int]) -> Placed:
     """Give hot experts one more holder each, and cold ones fewer workers, to level the loads.
 
-    Of all numbers of copies the least is taken that comes within 2 % of the best. Experts without
-    a holder stay so.
+    Of the holders whose largest load is within 2 % of the best, those are taken that need the
+    fewest copies of experts, and of these the ones that move the fewest. Experts without a holder
+    stay so.
 
     Parameters
     ----------
@@ -124,26 +125,14 @@ def replicate(loads: Sequence[float], holders: Placed, spare: Mapping[str, int])
         By worker, how many experts it can hold in addition; also workers that hold none yet.
     """
     workers = [*dict.fromkeys([*(worker for held in holders for worker in held), *spare])]
-    bundles = _bundles(holders, workers)
-    room = [len(bundle) + spare.get(name, 0) for name, bundle in zip(workers, bundles, strict=True)]
-    counts = [len(held) for held in holders]
-    shares = _shares(loads, counts)
-    improve(bundles, shares, room)
-    states = [(heaviest(bundles, shares), [set(bundle) for bundle in bundles])]
-    for _ in range(sum(spare.values())):
-        able = [n for n, count in enumerate(counts) if 0 < count < len(workers)]
-        if not able:
-            break
-        hottest = max(able, key=lambda expert: shares[expert])
-        counts[hottest] += 1
-        shares = _shares(loads, counts)
-        if not _add(bundles, hottest, shares, room):
-            break
-        improve(bundles, shares, room)
-        states.append((heaviest(bundles, shares), [set(bundle) for bundle in bundles]))
-    limit = min(largest for largest, _ in states) * (1 + NEAR)
-    found = next(bundles for largest, bundles in states if largest <= limit)
-    return _holders(found, workers, len(loads))
+    held = _bundles(holders, workers)
+    room = [len(own) + spare.get(name, 0) for name, own in zip(workers, held, strict=True)]
+    found = _grown(loads, held, room, enough=0.0)
+    limit = min(largest for largest, _ in found) * (1 + NEAR)
+    found += _grown(loads, held, room, enough=limit)
+    near = [bundles for largest, bundles in found if largest <= limit]
+    chosen = min(near, key=lambda bundles: (sum(map(len, bundles)), _copies(bundles, held)))
+    return _holders(chosen, workers, len(loads))
 
 
 def mirrors(holders: Placed, workers: Sequence[str]) -> tuple[str, ...]:
@@ -249,6 +238,30 @@ def _kept(held: Bundles, loads: Sequence[float], room: Sequence[int]) -> Bundles
         weights = [sum(loads[e] for e in bundle) for bundle in kept]
         kept[min(own or free, key=lambda n: weights[n])].add(expert)
     return kept
+
+
+def _grown(
+    loads: Sequence[float], held: Bundles, room: Sequence[int], enough: float
+) -> list[tuple[float, Bundles]]:
+    """Return what can be reached with no, one, two ... more copies, and the largest load of each.
+
+    A copy is one of the expert that has most load at each of its holders.
+    """
+    bundles = [set(own) for own in held]
+    counts = [sum(expert in own for own in held) for expert in range(len(loads))]
+    shares = _shares(loads, counts)
+    found = []
+    while True:
+        improve(bundles, shares, room, enough)
+        found.append((heaviest(bundles, shares), [set(bundle) for bundle in bundles]))
+        able = [expert for expert, count in enumerate(counts) if 0 < count < len(room)]
+        if sum(counts) >= sum(room) or not able:
+            return found
+        hottest = max(able, key=lambda expert: shares[expert])
+        counts[hottest] += 1
+        shares = _shares(loads, counts)
+        if not _add(bundles, hottest, shares, room):
+            return found
 
 
 def _add(bundles: Bundles, expert: int, shares: Sequence[float], room: Sequence[int]) -> bool:
