@@ -94,7 +94,11 @@ async def connect():
         clients.append(client)
         own = {"incarnation": 1, "store": f"{name}:1", "layers": 4, "replicas": 2}
         if name:
-            client.send(Join(worker=name, **(own | {"micro_batches": 4} | fields)))
+            client.send(
+                Join(
+                    worker=name, **(own | {"micro_batches": 4, "layer_bytes": (1000,) * 4} | fields)
+                )
+            )
         return client
 
     yield connected
@@ -183,7 +187,7 @@ async def torchloom_plan(port, *options):
 async def test_what_does_not_fit_is_refused_and_harms_no_one(start, connect):
     port = start("--workers", 2, "--bind", "127.0.0.1:0")
     first = await connect(port, "w0", incarnation=5)
-    other = await connect(port, "w1", layers=5)
+    other = await connect(port, "w1", layers=5, layer_bytes=(1000,) * 5)
     assert (await other.next(Halt)).why == "w1: layers: need 4, as other workers have, was 5"
     old = await connect(port, "w0", incarnation=4)
     assert "started later" in (await old.next(Halt)).why

@@ -15,8 +15,11 @@ Held = Mapping[str, frozenset[int]]
 """By worker, the layers that it holds whole and of the same step."""
 
 
-_MOST = 256
+_MOST = 32
 """Combinations of answers for several replicas that are priced."""
+
+_PEERS = 2
+"""Replicas whose workers may compute a lost stage, or a lost replica, that are looked at."""
 
 
 class Answer(NamedTuple):
@@ -181,9 +184,7 @@ def _repaired(
     if left:
         changed = route_of(left, program, held)
         yield changed, (), f"replica {replica}: {len(left)} stages in place of {len(route)}"
-    for other in range(len(present.routes)):
-        if other == replica:
-            continue
+    for other in _peers(present, replica, alive):
         peers = {
             (stage.first, stage.end): stage.worker
             for stage in present.routes[other]
@@ -199,6 +200,16 @@ def _repaired(
             yield changed, (), f"replica {replica}: its lost stage at replica {other}'s worker"
         if all(stage.worker in alive for stage in present.routes[other]):
             yield present.routes[other], (), f"replica {replica}: on replica {other}'s route"
+
+
+def _peers(present: Assignment, replica: int, alive: Collection[str]) -> list[int]:
+    """Return the replicas that could help best: the next ones, those without a loss first."""
+    count = len(present.routes)
+    others = [(replica + n) % count for n in range(1, count)]
+    lost = {
+        other: sum(stage.worker not in alive for stage in present.routes[other]) for other in others
+    }
+    return sorted(others, key=lambda other: lost[other])[:_PEERS]
 
 
 def _filled(
@@ -228,11 +239,11 @@ def _anew(
     present: Assignment, alive: Collection[str], held: Held, program: Program
 ) -> list[Assignment]:
     """Return assignments with the living workers divided among all routes, or among fewer."""
-    left = [name for name in present.workers if name in alive]
+    left = _needed_first([name for name in present.workers if name in alive], held)
     ready = [name for name in present.standbys if name in alive]
     found = []
     for names in (left, [*left, *ready]) if ready else (left,):
-        for count in range(1, min(len(present.routes), len(names)) + 1):
+        for count in _halved(min(len(present.routes), len(names))):
             stages = min(len(names) // count, present.layers)
             groups = [names[n * stages : (n + 1) * stages] for n in range(count)]
             for group in groups:
@@ -249,6 +260,24 @@ def _anew(
             )
             found.append(one)
     return found
+
+
+def _halved(count: int) -> Iterator[int]:
+    """Yield a number, its half, and so on to 1."""
+    while count > 0:
+        yield count
+        count //= 2
+
+
+def _needed_first(names: Sequence[str], held: Held) -> list[str]:
+    """Put first those that together hold all layers: without them a copy has no source."""
+    there: set[int] = set()
+    needed = []
+    for name in names:
+        if not held.get(name, frozenset()) <= there:
+            there |= held[name]
+            needed.append(name)
+    return [*needed, *(name for name in names if name not in needed)]
 
 
 def _with_route(present: Assignment, replica: int, route: Route) -> Assignment:

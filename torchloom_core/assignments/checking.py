@@ -1,6 +1,6 @@
 """Whether an assignment is whole, and what has to be copied before it begins."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from torchloom_core.floor.errors import AssignmentError
 from torchloom_core.wire.assignment import Assignment, Copy
@@ -52,30 +52,31 @@ def copies(assignment: Assignment, held: Mapping[str, frozenset[int]]) -> tuple[
     AssignmentError
         If none of them holds a layer.
     """
-    return _sent("layer", assignment, assignment.layers_of, held)
+    return _sent("layer", assignment.layers_by_worker(), held)
 
 
 def expert_copies(assignment: Assignment, held: Mapping[str, frozenset[int]]) -> tuple[Copy, ...]:
     """Return the experts to send, as :func:`copies` does for layers."""
-    return _sent("expert", assignment, assignment.experts_of, held)
+    return _sent("expert", assignment.experts_by_worker(), held)
 
 
 def _sent(
-    what: str,
-    assignment: Assignment,
-    needed: Callable[[str], tuple[int, ...]],
-    held: Mapping[str, frozenset[int]],
+    what: str, needed: Mapping[str, tuple[int, ...]], held: Mapping[str, frozenset[int]]
 ) -> tuple[Copy, ...]:
-    sent = dict.fromkeys((name for name in assignment.workers if name in held), 0)
+    sent = dict.fromkeys((name for name in needed if name in held), 0)
+    sources: dict[int, list[str]] = {}
+    for name in sent:
+        for number in held[name]:
+            sources.setdefault(number, []).append(name)
     found = []
-    for target in assignment.workers:
-        for number in needed(target):
-            if number in held.get(target, ()):
+    for target, numbers in needed.items():
+        own = held.get(target, frozenset())
+        for number in numbers:
+            if number in own:
                 continue
-            sources = [worker for worker in sent if number in held[worker]]
-            if not sources:
+            if number not in sources:
                 raise AssignmentError(f"{what} {number}: no worker of the assignment holds it")
-            source = min(sources, key=lambda worker: sent[worker])
+            source = min(sources[number], key=sent.__getitem__)
             sent[source] += 1
             found.append(Copy(number, source, target))
     return tuple(found)

@@ -1,6 +1,7 @@
 """What an assignment costs: time per step, bytes to copy, and the stall as it begins."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 from torchloom_core.assignments.checking import copies
@@ -92,16 +93,38 @@ def step_s(assignment: Assignment, program: Program) -> float:
     A replica takes the slowest stage's time for each micro-batch but one, and the time of all
     stages for that one: the fill and drain of a pipeline.
     """
-    totals: dict[int, float] = {}
-    chain: dict[str, int] = {}
+    sums = [0.0, *accumulate(program.layer_s)]
+    shares = _Shares()
+    took_s: dict[int, float] = {}
     for number, route in enumerate(assignment.routes):
-        stages = [sum(program.layer_s[n] for n in stage.layers) for stage in route]
-        took_s = (program.micro_batches - 1) * max(stages) + sum(stages)
-        joined = {chain[stage.worker] for stage in route if stage.worker in chain}
-        totals[number] = took_s + sum(totals.pop(other) for other in joined)
-        chain |= {worker: number for worker, other in chain.items() if other in joined}
-        chain |= {stage.worker: number for stage in route}
+        stages = [sums[stage.end] - sums[stage.first] for stage in route]
+        took_s[number] = (program.micro_batches - 1) * max(stages) + sum(stages)
+        shares.join(number, [stage.worker for stage in route])
+    totals: dict[int, float] = {}
+    for number, each_s in took_s.items():
+        chain = shares.of(number)
+        totals[chain] = totals.get(chain, 0.0) + each_s
     return max(totals.values())
+
+
+class _Shares:
+    """Which routes share a worker, directly or by others."""
+
+    def __init__(self) -> None:
+        self._parents: dict[int, int] = {}
+        self._routes: dict[str, int] = {}
+
+    def join(self, route: int, workers: Iterable[str]) -> None:
+        self._parents[route] = route
+        for worker in workers:
+            other = self._routes.setdefault(worker, route)
+            self._parents[self.of(other)] = self.of(route)
+
+    def of(self, route: int) -> int:
+        while (parent := self._parents[route]) != route:
+            self._parents[route] = self._parents[parent]
+            route = parent
+        return route
 
 
 def bubble(assignment: Assignment, program: Program) -> float:

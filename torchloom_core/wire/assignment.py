@@ -78,16 +78,35 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
 
     def layers_of(self, worker: str) -> tuple[int, ...]:
         """Return the layers that a worker holds, in ascending order."""
-        stages = (stage for route in self.routes for stage in route if stage.worker == worker)
-        return tuple(sorted({layer for stage in stages for layer in stage.layers}))
+        return self.layers_by_worker().get(worker, ())
+
+    def layers_by_worker(self) -> dict[str, tuple[int, ...]]:
+        """Return the layers that each worker holds, in ascending order."""
+        found: dict[str, set[int]] = {name: set() for name in self.workers}
+        for route in self.routes:
+            for stage in route:
+                found[stage.worker].update(stage.layers)
+        return {name: tuple(sorted(layers)) for name, layers in found.items()}
 
     def experts_of(self, worker: str) -> tuple[int, ...]:
         """Return the experts that a worker holds, in ascending order."""
         return tuple(number for number, held in enumerate(self.experts) if worker in held)
 
+    def experts_by_worker(self) -> dict[str, tuple[int, ...]]:
+        """Return the experts that each worker holds, in ascending order."""
+        found: dict[str, list[int]] = {name: [] for name in self.workers}
+        for number, held in enumerate(self.experts):
+            for name in held:
+                found[name].append(number)
+        return {name: tuple(numbers) for name, numbers in found.items()}
+
     def single_copies(self) -> tuple[int, ...]:
         """Return the layers that one worker alone holds: its death would lose them."""
-        return tuple(n for n in range(self.layers) if len(self.holders(n)) == 1)
+        counts = [0] * self.layers
+        for layers in self.layers_by_worker().values():
+            for layer in layers:
+                counts[layer] += 1
+        return tuple(n for n, count in enumerate(counts) if count == 1)
 
 
 class Copy(msgspec.Struct, frozen=True, array_like=True):
