@@ -211,3 +211,18 @@ async def test_a_restarted_rendezvous_goes_on_in_the_same_generation(start, conn
     clients = [await connect(port, f"w{n}", generation=1) for n in range(2)]
     await clients[0].end()
     assert (await clients[1].next(Stop)).generation == 1
+
+
+async def test_a_state_of_which_no_worker_is_left_holds_nobody_up(start, connect, tmp_path):
+    options = ("--workers", 2, "--state", tmp_path / "state", "--bind", "127.0.0.1:0")
+    options += ("--heartbeat-timeout-s", 0.5)
+    port = start(*options)
+    await all_begin([await connect(port, f"w{n}") for n in range(2)])
+    port = start(*options)
+    other = {"layers": 3, "layer_bytes": ()}  # another program
+    clients = [await connect(port, f"w{n}", **other) for n in range(2)]
+    assert {begin.assignment.layers for begin in await all_begin(clients)} == {3}
+    for client in clients:
+        client.send(Leave(finished=True, committed=1))
+    assert {(await client.next(Halt)).status for client in clients} == {"finished"}
+    assert not (tmp_path / "state").exists()

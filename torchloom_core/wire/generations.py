@@ -55,7 +55,7 @@ class Join(msgspec.Struct, frozen=True, kw_only=True, tag="join"):
     incarnation: Count
     store: ShortText
     generation: Count = 0
-    layers: Part
+    layers: Annotated[int, msgspec.Meta(ge=1, le=MAX_PARTS)]
     experts: Part = 0
     replicas: Annotated[int, msgspec.Meta(ge=1, le=MAX_PARTS)] = 1
     micro_batches: Annotated[int, msgspec.Meta(ge=1, le=MAX_PARTS)] = 1

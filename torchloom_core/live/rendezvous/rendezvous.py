@@ -10,13 +10,13 @@ from typing import Literal
 
 import msgspec
 
-from torchloom_core.assignments.answers import Answer, after_loss, first_assignment, with_joiners
+from torchloom_core.assignments.answers import first_assignment
 from torchloom_core.assignments.checking import copies, expert_copies
 from torchloom_core.assignments.price import program_of
 from torchloom_core.floor.errors import AssignmentError
+from torchloom_core.live.rendezvous.choice import Known, following, with_standbys
 from torchloom_core.live.rendezvous.holdings import (
     Holdings,
-    Parts,
     difference,
     everything,
     holdings,
@@ -51,7 +51,7 @@ class Rendezvous:
     Parameters
     ----------
     save : callable
-        Stores what the next process needs; called before an assignment is sent.
+        Stores what the next process needs, None for nothing; called before an assignment is sent.
     saved : Saved, optional
         What an earlier process has stored: its workers have ``heartbeat_timeout_s`` to come back.
 
@@ -63,7 +63,7 @@ class Rendezvous:
 
     settings: Settings
     now_s: float
-    save: Callable[[Saved], object]
+    save: Callable[[Saved | None], object]
     saved: Saved | None = None
     phase: Phase = "forming"
     assignment: Assignment | None = None
@@ -104,7 +104,8 @@ class Rendezvous:
         known = self._workers.get(join.worker)
         if known is not None and join.incarnation < known.join.incarnation:
             return f"{join.worker}: a process that was started later has this name"
-        return difference(join, self._program or join, is_new=self.assignment is None)
+        first = join if self._is_stale(join) else self._program or join
+        return difference(join, first, is_new=self.assignment is None)
 
     def outlook(self) -> Outlook:
         """Return the present state, for who looks at it."""
@@ -158,6 +159,8 @@ class Rendezvous:
         self.now_s = now_s
         was_member = self._is_member(worker)
         known = self._workers.pop(worker, None)
+        if self.assignment is None and not self._workers:
+            self._program = None
         if known is None or not was_member:
             return []
         if known.has_finished:
@@ -176,6 +179,8 @@ class Rendezvous:
         for name, why in ended.items():
             sends += [Send(name, None), *self.end(name, now_s, why=why)]
         if self._missing and now_s > self._missing_until_s:
+            if not self.members:
+                return sends + self._forget()
             missing, self._missing = min(self._missing), set()
             sends += self._stop(f"{missing} has not come back") + self._go_on()
         return sends
@@ -194,7 +199,19 @@ class Rendezvous:
         workers = ((name, self._workers[name]) for name in self.members)
         return [name for name, w in workers if w.stopped is None and not w.has_finished]
 
+    def _is_stale(self, join: Join) -> bool:
+        """Return whether a new process shows that nobody is left of the saved generation."""
+        return bool(self._missing) and not self.members and not join.generation
+
+    def _forget(self) -> list[Send]:
+        """Begin anew with those that are connected: nobody of the saved generation came back."""
+        self.assignment, self._missing, self.phase = None, set(), "forming"
+        self._program = next((known.join for known in self._workers.values()), None)
+        return self._form()
+
     def _join(self, worker: str, join: Join) -> list[Send]:
+        if self._is_stale(join) and difference(join, self._program or join, is_new=False):
+            self._forget()
         self._program = self._program or join
         sends: list[Send] = []
         known = self._workers.get(worker)
@@ -260,31 +277,11 @@ class Rendezvous:
         if not known:
             return self._halt("all workers of the generation have ended")
         has = holdings(known)
-        chosen = self._next(present, has)
+        standbys = tuple(name for name in self.standbys if name not in present.workers)
+        chosen = following(present, has.layers, standbys, self._known())
         if chosen is None:
             return self._halt(why_lost(present, has.layers))
         return self._begin(chosen, has)
-
-    def _next(self, present: Assignment, has: Holdings) -> Assignment | None:
-        """Return the cheapest assignment that can follow; None if there is none."""
-        if len(frozenset[int]().union(*has.layers.values())) < present.layers:
-            return None
-        ready = tuple(name for name in self.standbys if name not in present.workers)
-        present = msgspec.structs.replace(present, standbys=ready)
-        held = {**dict.fromkeys(ready, frozenset[int]()), **has.layers}
-        assert self._program is not None
-        known, rates = program_of(self._program, self._layer_s), self.settings.rates
-        found: list[Answer]
-        if not set(present.workers) <= has.layers.keys():
-            found = after_loss(present, held.keys(), held, known, rates)
-        else:
-            joined = with_joiners(
-                present, held.keys(), held, known, stages=self._stages, rates=rates
-            )
-            found = [answer for answer in joined if answer.price.lost_gpu_s < 0]
-            if not found:
-                return msgspec.structs.replace(present, why="the same again")
-        return found[0].assignment if found else None
 
     def _begin(self, chosen: Assignment, has: Holdings) -> list[Send]:
         number = self.last_generation + 1
@@ -311,32 +308,27 @@ class Rendezvous:
 
     def _take_in(self) -> list[Send]:
         """Ask the members for a new generation, if a standby would make steps faster."""
-        present, program, ready = self.assignment, self._program, self.standbys
-        if present is None or program is None or not ready:
+        present, standbys = self.assignment, self.standbys
+        if present is None or not standbys or self.phase != "running" or self._asked_for:
             return []
-        if self.phase != "running" or self._asked_for:
-            return []
-        held: Parts = {name: frozenset(present.layers_of(name)) for name in present.workers}
-        held = {**dict.fromkeys(ready, frozenset[int]()), **held}
-        with_them = msgspec.structs.replace(present, standbys=ready)
-        found = with_joiners(
-            with_them,
-            held.keys(),
-            held,
-            program_of(program, self._layer_s),
-            stages=self._stages,
-            rates=self.settings.rates,
-        )
-        if not found or found[0].price.lost_gpu_s >= 0:
+        larger = with_standbys(present, everything(present), standbys, self._known())
+        if larger is None:
             return []
         self._asked_for = present.generation + 1
-        regroup = Regroup(next=self._asked_for, why=found[0].assignment.why)
+        regroup = Regroup(next=self._asked_for, why=larger.why)
         return [Send(name, regroup) for name in self.members]
+
+    def _known(self) -> Known:
+        program = self._program
+        assert program is not None
+        costs = program_of(program, self._layer_s)
+        return Known(costs, self._stages, self.settings.rates)
 
     def _halt(
         self, why: str, status: Literal["lost", "refused", "finished"] = "lost"
     ) -> list[Send]:
         """End the program for all workers, and wait for its next start."""
+        self.save(None)
         sends = [Send(name, Halt(why=why, status=status)) for name in self._workers]
         closings = [Send(name, None) for name in self._workers]
         self._workers, self._missing = {}, set()

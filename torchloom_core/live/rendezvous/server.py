@@ -143,12 +143,15 @@ class Service:
                 case Halt():
                     _log.info("%s: %s", message.status, message.why)
 
-    def _save(self, saved: Saved) -> None:
+    def _save(self, saved: Saved | None) -> None:
         if self._state is None:
             return
         try:
-            write_whole(self._state, msgspec.json.encode(saved))
-        except StateError as error:
+            if saved is None:
+                self._state.unlink(missing_ok=True)
+            else:
+                write_whole(self._state, msgspec.json.encode(saved))
+        except (OSError, StateError) as error:
             self._limited_log.add("not saved", f"not saved, training continues: {error}")
 
 
