@@ -103,7 +103,7 @@ class Service:
     def _take(self, join: Join, writer: asyncio.StreamWriter) -> str:
         """Return the worker's name, or "" if it is refused."""
         if why := self.rendezvous.refusal(join):
-            _log.warning("refused: %s", why)
+            self._limited_log.add("refused", f"refused: {why}")
             writer.write(_line(Halt(why=why, status="refused")))
             return ""
         earlier = self._writers.get(join.worker)
