@@ -33,24 +33,27 @@ def follow(assignment, *lost):
     return after_loss(assignment, alive, {name: held[name] for name in alive}, PROGRAM)
 
 
-def brute_force(costs, parts):
-    if parts == 1:
-        return sum(costs)
+def brute_force(costs, slowness):
+    first, *others = slowness
+    if not others:
+        return sum(costs) * first
     return min(
-        max(sum(costs[:end]), brute_force(costs[end:], parts - 1))
-        for end in range(1, len(costs) - parts + 2)
+        max(sum(costs[:end]) * first, brute_force(costs[end:], others))
+        for end in range(1, len(costs) - len(others) + 1)
     )
 
 
 @given(st.lists(st.floats(0.1, 10), min_size=1, max_size=8), st.data())
 def test_the_slowest_stage_is_as_fast_as_possible(costs, data):
-    parts = data.draw(st.integers(1, len(costs)))
-    bounds = divide(costs, [frozenset()] * parts, [1.0] * len(costs))
+    slowness = data.draw(st.lists(st.floats(1, 5), min_size=1, max_size=len(costs)))
+    parts = len(slowness)
+    bounds = divide(costs, [frozenset()] * parts, [1.0] * len(costs), slowness)
     assert bounds[0] == 0
     assert bounds[-1] == len(costs)
-    slowest = max(sum(costs[a:b]) for a, b in pairwise(bounds))
-    assert slowest == pytest.approx(brute_force(costs, parts), rel=1e-5)
-    assert smallest_maximum(costs, parts) == pytest.approx(slowest, rel=1e-5)
+    stages = [sum(costs[a:b]) for a, b in pairwise(bounds)]
+    slowest = max(stage * slower for stage, slower in zip(stages, slowness, strict=True))
+    assert slowest == pytest.approx(brute_force(costs, slowness), rel=1e-5)
+    assert smallest_maximum(costs, slowness) == pytest.approx(slowest, rel=1e-5)
 
 
 def test_of_equal_divisions_the_one_that_copies_least_is_taken():
@@ -124,6 +127,15 @@ def test_layers_move_away_from_a_slow_part():
     assert better.price.step_s < step_s(present, program)
     assert better.price.lost_gpu_s < 0
     assert balanced(present, held_by(present), PROGRAM) == []
+
+
+def test_layers_move_off_a_slow_worker():
+    program = PROGRAM._replace(slowness={"b1": 3.0})
+    present = begun()
+    better = balanced(present, held_by(present), program)[0]
+    assert len(better.assignment.layers_of("b1")) == 2
+    assert better.assignment.routes[0] == present.routes[0]
+    assert step_s(present, program) / better.price.step_s > 1.3
 
 
 def test_replicas_that_share_a_worker_are_computed_one_after_the_other():

@@ -288,7 +288,8 @@ def _with_route(present: Assignment, replica: int, route: Route) -> Assignment:
 def route_of(workers: Sequence[str], program: Program, held: Held) -> Route:
     """Divide all layers among workers, in this order."""
     holdings = [held.get(name, frozenset()) for name in workers]
-    bounds = divide(program.layer_s, holdings, program.layer_bytes)
+    slowness = [program.slowness.get(name, 1.0) for name in workers]
+    bounds = divide(program.layer_s, holdings, program.layer_bytes, slowness)
     return tuple(
         Stage(name, first, end)
         for name, first, end in zip(workers, bounds, bounds[1:], strict=False)

@@ -10,13 +10,16 @@ _EXACT = 5_000_000
 _SLACK = 1e-9
 
 
-def smallest_maximum(costs: Sequence[float], parts: int) -> float:
-    """Return the least possible cost of the most expensive of so many contiguous parts."""
+def smallest_maximum(costs: Sequence[float], slowness: Sequence[float]) -> float:
+    """Return the least possible cost of the most expensive of contiguous parts.
+
+    There is one part for each worker, in order; ``slowness`` multiplies the costs of its part.
+    """
     sums = [0.0, *accumulate(costs)]
-    low, high = max(max(costs), sums[-1] / parts), sums[-1]
+    low, high = 0.0, sums[-1] * max(slowness)
     for _ in range(100):
         middle = (low + high) / 2
-        if _fits(sums, parts, middle):
+        if _fits(sums, slowness, middle):
             high = middle
         else:
             low = middle
@@ -26,7 +29,10 @@ def smallest_maximum(costs: Sequence[float], parts: int) -> float:
 
 
 def divide(
-    costs: Sequence[float], held: Sequence[frozenset[int]], sizes: Sequence[float]
+    costs: Sequence[float],
+    held: Sequence[frozenset[int]],
+    sizes: Sequence[float],
+    slowness: Sequence[float] = (),
 ) -> tuple[int, ...]:
     """Return the boundaries of contiguous parts, one for each worker in order, none empty.
 
@@ -41,6 +47,8 @@ def divide(
         The layers that each worker holds already.
     sizes : sequence of float, (layers,)
         Bytes of each layer.
+    slowness : sequence of float, (workers,), optional
+        By how much more a layer costs on each worker; 1 by default.
 
     Returns
     -------
@@ -60,9 +68,10 @@ def divide(
     workers, layers = len(held), len(costs)
     if workers > layers:
         raise ValueError(f"need at least {workers} layers for {workers} workers, were {layers}")
-    limit = smallest_maximum(costs, workers) * (1 + 1e-6)
+    slowness = slowness or (1.0,) * workers
+    limit = smallest_maximum(costs, slowness) * (1 + 1e-6)
     if layers * layers * workers > _EXACT:
-        return _greedy(costs, workers, limit)
+        return _greedy(costs, slowness, limit)
     sums = [0.0, *accumulate(costs)]
     best: list[dict[int, tuple[float, int]]] = [{0: (0.0, 0)}]
     for number, own in enumerate(held):
@@ -70,7 +79,7 @@ def divide(
         reached: dict[int, tuple[float, int]] = {}
         for begin, (copied, _) in best[-1].items():
             for end in range(begin + 1, layers - (workers - number - 1) + 1):
-                if sums[end] - sums[begin] > limit:
+                if (sums[end] - sums[begin]) * slowness[number] > limit:
                     break
                 total = copied + missing[end] - missing[begin]
                 if end not in reached or total < reached[end][0]:
@@ -82,22 +91,25 @@ def divide(
     return tuple(reversed(bounds))
 
 
-def _fits(sums: Sequence[float], parts: int, limit: float) -> bool:
-    """Return whether greedy parts of at most ``limit`` are enough."""
-    at = 0
-    for _ in range(parts):
-        at = bisect_right(sums, sums[at] + limit * (1 + _SLACK)) - 1
-        if at == len(sums) - 1:
-            return True
-    return False
+def _fits(sums: Sequence[float], slowness: Sequence[float], limit: float) -> bool:
+    """Return whether parts of at most ``limit`` reach the end, none of them empty."""
+    at, layers = 0, len(sums) - 1
+    for number, slower in enumerate(slowness):
+        end = bisect_right(sums, sums[at] + limit * (1 + _SLACK) / slower) - 1
+        end = min(end, layers - (len(slowness) - number - 1))
+        if end <= at:
+            return False
+        at = end
+    return at == layers
 
 
-def _greedy(costs: Sequence[float], parts: int, limit: float) -> tuple[int, ...]:
+def _greedy(costs: Sequence[float], slowness: Sequence[float], limit: float) -> tuple[int, ...]:
     """Return boundaries: each part as long as the limit and the later parts allow."""
     sums = [0.0, *accumulate(costs)]
     bounds = [0]
-    for left in range(parts - 1, -1, -1):
-        end = bisect_right(sums, sums[bounds[-1]] + limit) - 1
+    for number, slower in enumerate(slowness):
+        left = len(slowness) - number - 1
+        end = bisect_right(sums, sums[bounds[-1]] + limit / slower) - 1
         bounds.append(max(bounds[-1] + 1, min(end, len(costs) - left)))
     bounds[-1] = len(costs)
     assert all(a < b for a, b in pairwise(bounds))

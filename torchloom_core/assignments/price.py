@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
+from types import MappingProxyType
 from typing import NamedTuple
 
 from torchloom_core.assignments.checking import copies
@@ -20,20 +21,30 @@ class Program(NamedTuple):
         Weights and optimizer state.
     micro_batches : int
         Of each replica and step.
+    slowness : mapping of str to float
+        By how much longer a layer takes on each worker; 1 where a worker is not named.
+    is_measured : bool
+        Whether the seconds are measured, or all layers are counted alike.
     """
 
     layer_s: Sequence[float]
     layer_bytes: Sequence[float]
     micro_batches: int = 4
+    slowness: Mapping[str, float] = MappingProxyType({})
+    is_measured: bool = True
 
 
-def program_of(join: Join, layer_s: Sequence[float]) -> Program:
+def program_of(
+    join: Join, layer_s: Sequence[float], slowness: Mapping[str, float] = MappingProxyType({})
+) -> Program:
     """Return a program's costs; one second for each layer until all have been measured."""
     is_known = len(layer_s) == join.layers and all(layer_s)
     return Program(
         layer_s=layer_s if is_known else (1.0,) * join.layers,
         layer_bytes=join.layer_bytes or (0,) * join.layers,
         micro_batches=join.micro_batches,
+        slowness=slowness if is_known else {},
+        is_measured=is_known,
     )
 
 
@@ -97,7 +108,10 @@ def step_s(assignment: Assignment, program: Program) -> float:
     shares = _Shares()
     took_s: dict[int, float] = {}
     for number, route in enumerate(assignment.routes):
-        stages = [sums[stage.end] - sums[stage.first] for stage in route]
+        stages = [
+            (sums[stage.end] - sums[stage.first]) * program.slowness.get(stage.worker, 1.0)
+            for stage in route
+        ]
         took_s[number] = (program.micro_batches - 1) * max(stages) + sum(stages)
         shares.join(number, [stage.worker for stage in route])
     totals: dict[int, float] = {}
@@ -129,10 +143,14 @@ class _Shares:
 
 def bubble(assignment: Assignment, program: Program) -> float:
     """Return the share of a step in which workers wait, of all workers with layers."""
-    workers = {stage.worker for route in assignment.routes for stage in route}
-    work = len(assignment.routes) * program.micro_batches * sum(program.layer_s)
-    available = step_s(assignment, program) * len(workers)
-    return max(1 - work / available, 0.0) if available else 0.0
+    sums = [0.0, *accumulate(program.layer_s)]
+    stages = [stage for route in assignment.routes for stage in route]
+    work_s = program.micro_batches * sum(
+        (sums[stage.end] - sums[stage.first]) * program.slowness.get(stage.worker, 1.0)
+        for stage in stages
+    )
+    available_s = step_s(assignment, program) * len({stage.worker for stage in stages})
+    return max(1 - work_s / available_s, 0.0) if available_s else 0.0
 
 
 def price(

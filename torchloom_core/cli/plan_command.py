@@ -56,7 +56,7 @@ def plan(
         raise LighthouseError(
             f"plan: no generation yet: the rendezvous waits for {seen.waits_for} more workers"
         )
-    program = program_of(seen.program, seen.layer_s)
+    program = program_of(seen.program, seen.layer_s, seen.slowness)
     present = msgspec.structs.replace(seen.assignment, standbys=seen.standbys)
     if unknown := sorted(set(lose) - {*present.workers, *present.standbys}):
         known = ", ".join([*present.workers, *present.standbys])
@@ -74,7 +74,7 @@ def plan(
         "why": present.why,
         "committed": seen.committed,
         "step_ms": step_s(present, program) * 1e3,
-        "is_measured": bool(seen.layer_s) and all(seen.layer_s),
+        "is_measured": program.is_measured,
         "bubble": bubble(present, program),
         "routes": [
             [
@@ -85,6 +85,7 @@ def plan(
         ],
         "experts": present.experts,
         "standbys": present.standbys,
+        "slowness": seen.slowness,
         "single_copies": present.single_copies(),
         "losses": [_loss(present, lost, program, most=_ANSWERS if lose else 1) for lost in losses],
     }
@@ -106,7 +107,8 @@ def _look(where: str) -> Outlook:
 
 
 def _ms(program: "Program", stage: "Stage") -> float:
-    return 1e3 * sum((program.layer_s[layer] for layer in stage.layers), 0.0)
+    usual_s = sum((program.layer_s[layer] for layer in stage.layers), 0.0)
+    return 1e3 * usual_s * program.slowness.get(stage.worker, 1.0)
 
 
 def _loss(
@@ -151,6 +153,8 @@ def _print(shown: dict[str, Any]) -> None:
     out.print(table)
     if shown["standbys"]:
         out.print(f"standbys: {', '.join(shown['standbys'])}")
+    for name, slower in shown["slowness"].items():
+        out.print(f"{name} is slow: its layers take {slower:.1f} times as long")
     for number, holders in enumerate(shown["experts"]):
         out.print(f"expert {number}: {', '.join(holders) or 'lost: left out by the router'}")
     if single := shown["single_copies"]:

@@ -128,7 +128,9 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True, tag="outlook"):
     program : Join, optional
         That of the first worker: what the program is.
     layer_s : tuple of float, (layers,)
-        As workers have measured them; empty or with zeros where they have not.
+        Of a usual worker, as they have measured them; 0 where none has.
+    slowness : dict of str to float
+        By how much longer layers take on slow workers.
     committed : int
         The last step that any worker has said it has committed.
     """
@@ -139,6 +141,7 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True, tag="outlook"):
     standbys: tuple[Name, ...] = ()
     program: Join | None = None
     layer_s: LayerSeconds = ()
+    slowness: dict[Name, float] = {}
     committed: Step = -1
 
 

@@ -199,7 +199,7 @@ class _Alone:
     def wait_for_end(self, generation: int) -> None:
         return
 
-    def progress(self, generation: int, committed: int) -> None:
+    def progress(self, generation: int, committed: int, layer_s: tuple[float, ...] = ()) -> None:
         return
 
     def close(self, leave: Leave | None) -> None:

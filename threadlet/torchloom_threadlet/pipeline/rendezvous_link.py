@@ -51,8 +51,8 @@ class Link(Protocol):
     def wait_for_end(self, generation: int) -> None:
         """Wait until the rendezvous has ended a generation."""
 
-    def progress(self, generation: int, committed: int) -> None:
-        """Tell how far the worker is."""
+    def progress(self, generation: int, committed: int, layer_s: tuple[float, ...] = ()) -> None:
+        """Tell how far the worker is, and the seconds of each layer."""
 
     def close(self, leave: Leave | None) -> None:
         """End the connection; with a message, on purpose."""
@@ -83,6 +83,7 @@ class RendezvousLink:
         self._halt: Halt | None = None
         self._stopped = self._asked = 0
         self._committed = join.committed
+        self._layer_s: tuple[float, ...] = ()
         self._is_closed = False
         self._warned = False
         self._thread = threading.Thread(
@@ -124,13 +125,14 @@ class RendezvousLink:
                 lambda: self._halt or self._stopped >= generation or self._last_begun() > generation
             )
 
-    def progress(self, generation: int, committed: int) -> None:
+    def progress(self, generation: int, committed: int, layer_s: tuple[float, ...] = ()) -> None:
         """Tell how far the worker is, with the next heartbeat."""
         with self._changed:
             if generation != self._join.generation:
                 self._join = msgspec.structs.replace(self._join, generation=generation)
                 self._report = None
             self._committed = committed
+            self._layer_s = layer_s or self._layer_s
 
     def close(self, leave: Leave | None) -> None:
         """End the connection; with a message, on purpose."""
@@ -203,5 +205,5 @@ class RendezvousLink:
 
     def _beat(self) -> None:
         while not self._is_closed and self._halt is None:
-            self._send(Beat(committed=self._committed))
+            self._send(Beat(committed=self._committed, layer_s=self._layer_s))
             time.sleep(_BEAT_S)

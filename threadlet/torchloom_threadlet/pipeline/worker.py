@@ -107,7 +107,7 @@ class Worker:
             self._last.commit()
         self.committed, self.losses = self._reduced, self._reduced_losses
         self._reduced, self._last = -1, None
-        self._link.progress(self.number, self.committed)
+        self._link.progress(self.number, self.committed, self._seconds())
 
     def _fault(self, error: RuntimeError) -> None:
         """Leave the present generation after an error of a send, receive or collective."""
@@ -123,16 +123,19 @@ class Worker:
         self._running = self._begin = None
         self._messages.forget()
         self._group.leave()
-        seconds = (self._layer_s.get(layer, 0.0) for layer in range(len(self._program.layers)))
         self._link.report(
             Stopped(
                 generation=self.number,
                 committed=self.committed,
                 reduced=self._reduced,
                 layers=tuple(sorted(self.held)),
-                layer_s=tuple(seconds),
+                layer_s=self._seconds(),
             )
         )
+
+    def _seconds(self) -> tuple[float, ...]:
+        count = len(self._program.layers)
+        return tuple(self._layer_s.get(layer, 0.0) for layer in range(count))
 
     def _wait_for_part(self, batch: Batch) -> bool:
         """Wait for a generation with a part for this worker, and roll forward to its step."""

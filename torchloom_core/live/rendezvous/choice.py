@@ -4,10 +4,13 @@ from typing import NamedTuple
 
 import msgspec
 
-from torchloom_core.assignments.answers import after_loss, with_joiners
-from torchloom_core.assignments.price import Program, Rates
+from torchloom_core.assignments.answers import after_loss, balanced, with_joiners
+from torchloom_core.assignments.price import Program, Rates, step_s
 from torchloom_core.live.rendezvous.holdings import Parts
 from torchloom_core.wire.assignment import Assignment
+
+_WORTH = 0.9
+"""Layers are moved between workers only if a step then takes at most this share of its time."""
 
 
 class Known(NamedTuple):
@@ -31,8 +34,8 @@ def following(
     if len(frozenset[int]().union(*held.values())) < present.layers:
         return None
     if set(present.workers) <= held.keys():
-        larger = with_standbys(present, held, standbys, known)
-        return larger or msgspec.structs.replace(present, why="the same again")
+        better = with_standbys(present, held, standbys, known) or rebalanced(present, held, known)
+        return better or msgspec.structs.replace(present, why="the same again")
     present = msgspec.structs.replace(present, standbys=standbys)
     held = {**dict.fromkeys(standbys, frozenset[int]()), **held}
     found = after_loss(present, held.keys(), held, known.program, known.rates)
@@ -51,3 +54,14 @@ def with_standbys(
         present, held.keys(), held, known.program, stages=known.stages, rates=known.rates
     )
     return found[0].assignment if found and found[0].price.lost_gpu_s < 0 else None
+
+
+def rebalanced(present: Assignment, held: Parts, known: Known) -> Assignment | None:
+    """Return the assignment with layers moved off slow workers; None if that does not pay."""
+    if not known.program.is_measured:
+        return None
+    found = balanced(present, held, known.program, known.rates)
+    if not found or found[0].price.lost_gpu_s >= 0:
+        return None
+    is_worth = found[0].price.step_s <= _WORTH * step_s(present, known.program)
+    return found[0].assignment if is_worth else None

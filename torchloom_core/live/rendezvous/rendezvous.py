@@ -12,9 +12,8 @@ import msgspec
 
 from torchloom_core.assignments.answers import first_assignment
 from torchloom_core.assignments.checking import copies, expert_copies
-from torchloom_core.assignments.price import program_of
 from torchloom_core.floor.errors import AssignmentError
-from torchloom_core.live.rendezvous.choice import Known, following, with_standbys
+from torchloom_core.live.rendezvous.choice import Known, following, rebalanced, with_standbys
 from torchloom_core.live.rendezvous.holdings import (
     Holdings,
     difference,
@@ -23,7 +22,7 @@ from torchloom_core.live.rendezvous.holdings import (
     why_lost,
 )
 from torchloom_core.live.rendezvous.known_worker import KnownWorker, Send
-from torchloom_core.live.rendezvous.measured import measured
+from torchloom_core.live.rendezvous.measured import Times
 from torchloom_core.live.rendezvous.settings import Saved, Settings
 from torchloom_core.wire.assignment import Assignment
 from torchloom_core.wire.generations import (
@@ -42,6 +41,7 @@ from torchloom_core.wire.generations import (
 
 Phase = Literal["forming", "running", "stopping"]
 _SHOWN = 256
+_BALANCE_S = 5.0  # between two looks at the measured times
 
 
 @dataclass(slots=True)
@@ -69,15 +69,15 @@ class Rendezvous:
     assignment: Assignment | None = None
     last_generation: int = 0
     _program: Join | None = None
-    _layer_s: tuple[float, ...] = ()
+    _times: Times = field(default_factory=Times)
     _stages: int = 0
     _workers: dict[str, KnownWorker] = field(default_factory=dict)
     _missing: set[str] = field(default_factory=set)
     _missing_until_s: float = 0.0
     _stop_sent_s: float | None = None
     _asked_for: int = 0
-    _final: int | None = None
-    """The last step of all, once a worker has committed it and finished."""
+    _balanced_s: float = 0.0
+    _final: int | None = None  # the last step of all, once a worker has finished
 
     def __post_init__(self) -> None:
         if self.saved is not None:
@@ -109,6 +109,7 @@ class Rendezvous:
 
     def outlook(self) -> Outlook:
         """Return the present state, for who looks at it."""
+        known = self._times.program(self._program)
         forming = self.settings.workers - len(self._workers) if self.assignment is None else 0
         return Outlook(
             phase=self.phase,
@@ -116,8 +117,9 @@ class Rendezvous:
             assignment=self.assignment,
             standbys=self.standbys,
             program=self._program,
-            layer_s=self._layer_s,
-            committed=max((known.committed for known in self._workers.values()), default=-1),
+            layer_s=tuple(known.layer_s) if known.is_measured else (),
+            slowness=dict(known.slowness),
+            committed=max((one.committed for one in self._workers.values()), default=-1),
         )
 
     def wake(self, now_s: float) -> None:
@@ -138,13 +140,14 @@ class Rendezvous:
         match message:
             case Beat():
                 known.committed = message.committed
-                self._layer_s = measured(message, self._layer_s)
+                self._times.take(worker, message.layer_s)
                 return []
             case Fault(generation=number) if is_present and number == self.last_generation:
                 return self._stop(f"{worker}: {message.detail}")
             case Stopped(generation=number) if is_present and number == self.last_generation:
                 known.stopped = message
-                self._layer_s = measured(message, self._layer_s)
+                self._times.take(worker, message.layer_s)
+                self._times.take(worker, message.layer_s)
                 planned = self._asked_for > number
                 return ([] if planned else self._stop(f"{worker} has stopped")) + self._go_on()
             case Leave(finished=True):
@@ -183,7 +186,7 @@ class Rendezvous:
                 return sends + self._forget()
             missing, self._missing = min(self._missing), set()
             sends += self._stop(f"{missing} has not come back") + self._go_on()
-        return sends
+        return sends + self._balance()
 
     def _is_member(self, worker: str) -> bool:
         known = self._workers.get(worker)
@@ -239,7 +242,7 @@ class Rendezvous:
         try:
             first = first_assignment(
                 names,
-                program_of(program, self._layer_s),
+                self._times.program(program),
                 replicas=program.replicas,
                 standbys=self.settings.standbys,
                 experts=program.experts,
@@ -299,7 +302,7 @@ class Rendezvous:
         )
         self.save(Saved(assignment=chosen, join=program, stages=self._stages))
         self.assignment, self.last_generation, self.phase = chosen, number, "running"
-        self._stop_sent_s, self._asked_for = None, 0
+        self._stop_sent_s, self._asked_for, self._balanced_s = None, 0, self.now_s
         for name, known in self._workers.items():
             known.stopped = None
             known.generation = number if name in chosen.workers else 0
@@ -311,18 +314,27 @@ class Rendezvous:
         present, standbys = self.assignment, self.standbys
         if present is None or not standbys or self.phase != "running" or self._asked_for:
             return []
-        larger = with_standbys(present, everything(present), standbys, self._known())
-        if larger is None:
+        return self._ask(with_standbys(present, everything(present), standbys, self._known()))
+
+    def _balance(self) -> list[Send]:
+        """Ask the members for a new generation, if moving layers off slow ones would pay."""
+        present = self.assignment
+        if present is None or self.phase != "running" or self._asked_for or self._missing:
             return []
-        self._asked_for = present.generation + 1
-        regroup = Regroup(next=self._asked_for, why=larger.why)
+        if self.now_s - self._balanced_s < _BALANCE_S:
+            return []
+        self._balanced_s = self.now_s
+        return self._ask(rebalanced(present, everything(present), self._known()))
+
+    def _ask(self, better: Assignment | None) -> list[Send]:
+        if better is None:
+            return []
+        self._asked_for = self.last_generation + 1
+        regroup = Regroup(next=self._asked_for, why=better.why)
         return [Send(name, regroup) for name in self.members]
 
     def _known(self) -> Known:
-        program = self._program
-        assert program is not None
-        costs = program_of(program, self._layer_s)
-        return Known(costs, self._stages, self.settings.rates)
+        return Known(self._times.program(self._program), self._stages, self.settings.rates)
 
     def _halt(
         self, why: str, status: Literal["lost", "refused", "finished"] = "lost"
@@ -333,5 +345,6 @@ class Rendezvous:
         closings = [Send(name, None) for name in self._workers]
         self._workers, self._missing = {}, set()
         self.assignment = self._program = self._stop_sent_s = None
-        self.phase, self._asked_for, self._layer_s, self._final = "forming", 0, (), None
+        self._times.forget()
+        self.phase, self._asked_for, self._final = "forming", 0, None
         return sends + closings
