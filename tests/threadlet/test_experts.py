@@ -51,12 +51,12 @@ def batch(step, lengths=(5, 0, 9)):
     return torch.randn(sum(lengths), HIDDEN, generator=generator).split(list(lengths))
 
 
-def train(layer, group, tokens, commit=True, replicas=3):
+def train(layer, tokens, commit=True, replicas=3):
     """Make one step and return its output."""
     output = layer(tokens)
     output.square().sum().backward()
     layer.reduce()
-    reduce_dense([layer.router.weight], group, replicas)
+    reduce_dense([layer.router.weight], layer.peers, replicas)
     if commit:
         with torch.no_grad():
             layer.router.weight -= 0.01 * layer.router.weight.grad
@@ -76,7 +76,7 @@ def trained(held, steps=3, **options):
 
     def work(rank, group):
         layers[rank].begin(held, group)
-        return [train(layers[rank], group, batch(step)[rank]) for step in range(steps)]
+        return [train(layers[rank], batch(step)[rank]) for step in range(steps)]
 
     return layers, [torch.cat(rows) for rows in zip(*on_ranks(3, work), strict=True)]
 
@@ -88,7 +88,7 @@ def alone():
     held = Assignment(generation=1, layers=1, routes=(route,) * 3, experts=(("a",),) * EXPERTS)
     (layer,) = layers_of(held)
     layer.begin(held, None)
-    outputs = [train(layer, None, torch.cat(batch(step))) for step in range(3)]
+    outputs = [train(layer, torch.cat(batch(step))) for step in range(3)]
     return layer, outputs
 
 
@@ -142,7 +142,7 @@ def test_an_expert_that_moves_trains_on_to_the_bit():
         layer.copy([Copy(2, "b", "c")], WORKERS, group)
         layer.begin(moved, group)
         for step in (2, 3):
-            train(layer, group, batch(step)[rank])
+            train(layer, batch(step)[rank])
 
     on_ranks(3, work)
     assert layers[1].held() == (3, 5)
@@ -157,7 +157,7 @@ def test_a_lost_workers_expert_comes_back_from_a_peers_memory():
         layer = layers[rank]
         layer.begin(held, group)
         for step in range(4):
-            train(layer, group, batch(step)[rank])
+            train(layer, batch(step)[rank])
             layer.mirror(step, every=2)
         return layer.mirrored()
 
@@ -185,7 +185,7 @@ def test_an_attempt_that_is_not_committed_leaves_no_trace():
 
     def work(rank, group):
         layers[rank].begin(assignment(ONE_EACH, generation=2), group)
-        train(layers[rank], group, batch(9)[rank], commit=False)
+        train(layers[rank], batch(9)[rank], commit=False)
 
     on_ranks(3, work)
     for layer, states in zip(layers, before, strict=True):

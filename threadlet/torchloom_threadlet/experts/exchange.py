@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed import ProcessGroup
+
+from torchloom_threadlet.experts.peers import Peers
 
 Counts = list[list[int]]
 """Tokens that each worker sends to each expert, ``(workers, experts)``."""
@@ -20,26 +21,21 @@ class Members:
 
     Parameters
     ----------
-    group : ProcessGroup, optional
-        Its ranks are the workers; None for one worker alone.
+    peers : Peers
+        The workers.
     holders : sequence of sequence of int, (experts,)
         The ranks that hold each expert.
     """
 
-    def __init__(self, group: ProcessGroup | None, holders: Sequence[Sequence[int]]) -> None:
-        self.group = group
-        self.rank, self.size = (group.rank(), group.size()) if group is not None else (0, 1)
+    def __init__(self, peers: Peers, holders: Sequence[Sequence[int]]) -> None:
+        self.peers, self.rank = peers, peers.rank
         self.holders = holders
         self.own = [expert for expert, ranks in enumerate(holders) if self.rank in ranks]
         self._anchor = torch.empty(0, requires_grad=True)
 
     def gather(self, counts: Tensor) -> Counts:
         """Return the counts of all workers, from this worker's, ``(experts,)`` of int64."""
-        if self.group is None:
-            return [counts.tolist()]
-        gathered = [torch.empty_like(counts) for _ in range(self.size)]
-        self.group.allgather([gathered], [counts]).wait()
-        return [row.tolist() for row in gathered]
+        return [row.tolist() for row in self.peers.gather(counts)]
 
     def part(self, tokens: int, source: int, expert: int, holder: int) -> int:
         """Return how many of a worker's tokens for an expert go to one of its holders.
@@ -52,7 +48,7 @@ class Members:
 
     def outgoing(self, counts: Counts) -> list[list[slice]]:
         """Return the parts of this worker's rows, sorted by expert, that each worker is sent."""
-        parts: list[list[slice]] = [[] for _ in range(self.size)]
+        parts: list[list[slice]] = [[] for _ in range(self.peers.size)]
         at = 0
         for expert, tokens in enumerate(counts[self.rank]):
             for holder in self.holders[expert]:
@@ -80,11 +76,9 @@ class Members:
             Those for the first worker first.
         sent, received : list of int, (workers,)
         """
-        if self.group is None:
-            return rows
         # The anchor needs a gradient, and so has autograd run the backward pass everywhere.
         exchanged: Tensor = _AllToAll.apply(  # type: ignore[no-untyped-call]
-            self._anchor, rows, self.group, sent, received
+            self._anchor, rows, self.peers, sent, received
         )
         return exchanged
 
@@ -95,20 +89,14 @@ class _AllToAll(torch.autograd.Function):
         ctx: Any,
         anchor: Tensor,
         rows: Tensor,
-        group: ProcessGroup,
+        peers: Peers,
         sent: list[int],
         received: list[int],
     ) -> Tensor:
-        ctx.group, ctx.sent, ctx.received = group, sent, received
-        return _all_to_all(rows, group, sent, received)
+        ctx.peers, ctx.sent, ctx.received = peers, sent, received
+        return peers.all_to_all(rows, sent, received)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[None, Tensor, None, None, None]:
-        back = _all_to_all(gradients[0], ctx.group, ctx.received, ctx.sent)
+        back = ctx.peers.all_to_all(gradients[0], ctx.received, ctx.sent)
         return None, back, None, None, None
-
-
-def _all_to_all(rows: Tensor, group: ProcessGroup, sent: list[int], received: list[int]) -> Tensor:
-    output = rows.new_empty(sum(received), *rows.shape[1:])
-    group.alltoall_base(output, rows.contiguous(), received, sent).wait()
-    return output

@@ -14,8 +14,8 @@ from torch.distributed import ProcessGroup
 from torchloom_core.assignments.experts import imbalance, mirrors, worker_loads
 from torchloom_core.floor.errors import AssignmentError, ConfigError
 from torchloom_core.wire.assignment import Assignment, Copy
-from torchloom_threadlet.experts.copying import receive_state, send_state
 from torchloom_threadlet.experts.exchange import Counts, Members
+from torchloom_threadlet.experts.peers import Peers
 from torchloom_threadlet.experts.reduction import reduce_experts
 from torchloom_threadlet.experts.router import (
     AttachAuxiliaryLoss,
@@ -60,6 +60,8 @@ class MoELayer(nn.Module):
 
     Attributes
     ----------
+    peers : Peers
+        The workers of the present assignment.
     tokens_per_expert : tuple of int, (experts,)
         Of all workers, in the last committed step.
     aux_loss : Tensor
@@ -95,6 +97,7 @@ class MoELayer(nn.Module):
             self.router = TopKRouter(hidden_size, num_moe_experts, moe_router_topk)
         self._experts: dict[int, Layer] = {}
         self._memory: dict[int, tuple[int, Tensor]] = {}
+        self.peers = Peers(None)
         self._members: Members | None = None
         self._workers: tuple[str, ...] = ()
         self._replicas = 1
@@ -157,7 +160,8 @@ class MoELayer(nn.Module):
         self.forget()
         holders = assignment.experts[self._first : self._first + self.num_moe_experts]
         workers = assignment.workers
-        size = 1 if group is None else group.size()
+        self._use(group)
+        size = self.peers.size
         if len(workers) != size or len(holders) != self.num_moe_experts:
             raise AssignmentError(
                 f"experts: need {len(workers)} ranks and {self.num_moe_experts} experts, "
@@ -166,7 +170,7 @@ class MoELayer(nn.Module):
         if not any(holders):
             raise AssignmentError("experts: need one that exists, were none")
         ranks = [[workers.index(worker) for worker in held] for held in holders]
-        members = Members(group, ranks)
+        members = Members(self.peers, ranks)
         for number in members.own:
             if number not in self._experts:
                 raise AssignmentError(
@@ -215,7 +219,7 @@ class MoELayer(nn.Module):
         """Reduce the gradients of each expert over its holders: collective, before the vote."""
         members = self._present()
         weights = {number: layer.parameters for number, layer in self._experts.items()}
-        reduce_experts(weights, members.holders, members.group, self._replicas)
+        reduce_experts(weights, members.holders, members.peers, self._replicas)
 
     def commit(self) -> None:
         """Apply the reduced gradients: all workers have voted for the step."""
@@ -225,10 +229,7 @@ class MoELayer(nn.Module):
         self.forget()
 
     def forget(self) -> None:
-        """Drop what the present attempt at a step has left: it is not committed.
-
-        The router's gradient is with those of the dense layers.
-        """
+        """Drop what an attempt at a step has left; the router's gradient is a dense one."""
         for layer in self._experts.values():
             for weight in layer.parameters:
                 weight.grad = None
@@ -245,16 +246,14 @@ class MoELayer(nn.Module):
             An expert is sent at each ``every``-th step.
         """
         members = self._present()
-        if members.group is None:
-            return
         for number, peer in enumerate(self._mirrors):
             if not peer or (step + number) % every:
                 continue
             source, target = members.holders[number][0], self._workers.index(peer)
             if members.rank == source:
-                send_state(to_bytes(self._experts[number]), target, members.group, number)
+                self.peers.send_state(to_bytes(self._experts[number]), target, number)
             elif members.rank == target:
-                self._memory[number] = step, receive_state(source, members.group, number)
+                self._memory[number] = step, self.peers.receive_state(source, number)
 
     def copy(self, copies: Sequence[Copy], workers: Sequence[str], group: ProcessGroup) -> None:
         """Send and receive experts before an assignment begins: collective, in this order.
@@ -266,12 +265,13 @@ class MoELayer(nn.Module):
         workers : sequence of str, (ranks,)
             Of the group.
         """
-        own = workers[group.rank()]
+        self._use(group)
+        own = workers[self.peers.rank]
         for expert, source, target in ((c.layer, c.source, c.target) for c in copies):
             if own == source:
-                send_state(self.state_of(expert), workers.index(target), group, expert)
+                self.peers.send_state(self.state_of(expert), workers.index(target), expert)
             elif own == target:
-                self.load(expert, receive_state(workers.index(source), group, expert))
+                self.load(expert, self.peers.receive_state(workers.index(source), expert))
 
     def measurements(self) -> dict[str, float]:
         """Return the last committed step's figures, for ``loom.step``.
@@ -288,6 +288,10 @@ class MoELayer(nn.Module):
             "expert_tokens_max_over_mean": imbalance(tokens),
             "worker_tokens_max_over_mean": imbalance(loads),
         }
+
+    def _use(self, group: ProcessGroup | None) -> None:
+        if self.peers.group is not group:
+            self.peers = Peers(group)
 
     def _present(self) -> Members:
         if self._members is None:

@@ -7,25 +7,21 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
-from torch.distributed import ProcessGroup
 from torch.nn import Parameter
 
+from torchloom_threadlet.experts.peers import Peers
 
-def reduce_dense(
-    parameters: Iterable[Parameter], group: ProcessGroup | None, replicas: int
-) -> None:
-    """Reduce the gradients over all workers, in one allreduce; a missing one counts as zeros."""
+
+def reduce_dense(parameters: Iterable[Parameter], peers: Peers, replicas: int) -> None:
+    """Reduce the gradients over all workers; a missing one counts as zeros."""
     weights = list(parameters)
-    flat = flat_gradients(weights)
-    if group is not None and len(flat):
-        group.allreduce([flat]).wait()
-    set_gradients(weights, flat / replicas)
+    set_gradients(weights, peers.sum(flat_gradients(weights)) / replicas)
 
 
 def reduce_experts(
     weights: Mapping[int, Sequence[Parameter]],
     holders: Sequence[Sequence[int]],
-    group: ProcessGroup | None,
+    peers: Peers,
     replicas: int,
 ) -> None:
     """Reduce the gradients of each own expert over its holders, always in the same order.
@@ -37,32 +33,28 @@ def reduce_experts(
     weights
         By own expert.
     holders : sequence of sequence of int, (experts,)
-        Ranks in the group.
+        Ranks.
     """
     shared: dict[tuple[int, ...], list[int]] = {}
     for expert in weights:
         shared.setdefault(tuple(holders[expert]), []).append(expert)
-    works, received = [], {}
-    for ranks, experts in shared.items():
-        flat = flat_gradients([weight for expert in experts for weight in weights[expert]])
-        parts = [
-            flat if group is None or rank == group.rank() else torch.empty_like(flat)
-            for rank in ranks
-        ]
-        received[ranks] = parts
-        for rank, part in zip(ranks, parts, strict=True):
-            if group is not None and part is not flat:
-                works.append(group.send([flat], rank, experts[0]))
-                works.append(group.recv([part], rank, experts[0]))
-    for work in works:
-        work.wait()
-    for ranks, experts in shared.items():
-        total = received[ranks][0].clone()
-        for part in received[ranks][1:]:
+    of_ranks = {
+        ranks: [weight for expert in experts for weight in weights[expert]]
+        for ranks, experts in shared.items()
+    }
+    own = {ranks: flat_gradients(parameters) for ranks, parameters in of_ranks.items()}
+    for ranks, flat in own.items():
+        for rank in ranks:
+            if rank != peers.rank:
+                peers.send(flat, rank, shared[ranks][0])
+    for ranks, flat in own.items():
+        total = torch.zeros_like(flat)
+        for rank in ranks:
+            part = flat if rank == peers.rank else torch.empty_like(flat)
+            if rank != peers.rank:
+                peers.receive(part, rank, shared[ranks][0])
             total += part
-        set_gradients(
-            [weight for expert in experts for weight in weights[expert]], total / replicas
-        )
+        set_gradients(of_ranks[ranks], total / replicas)
 
 
 def flat_gradients(weights: Sequence[Parameter]) -> Tensor:

@@ -1,0 +1,108 @@
+"""Messages between the workers of one generation, none of which waits for ever.
+
+gloo may forget a send that fails at the very moment at which its peer ends: a wait for it, also
+within a collective, lasts until the timeout. So no send is waited for; receives do end with the
+peer.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.distributed import ProcessGroup, Work
+
+_ROWS, _VALUES, _SLICES, _SUMS = 1 << 23, 2 << 23, 3 << 23, 4 << 23  # tags, apart from experts'
+
+
+class Peers:
+    """The workers of a generation: the ranks of its group, or one worker without a group."""
+
+    def __init__(self, group: ProcessGroup | None) -> None:
+        self.group = group
+        self.rank, self.size = (group.rank(), group.size()) if group is not None else (0, 1)
+        self.others = [rank for rank in range(self.size) if rank != self.rank]
+        self._sent: list[tuple[Work, Tensor]] = []
+
+    def send(self, tensor: Tensor, rank: int, tag: int) -> None:
+        """Send a tensor, which must not change before the next :meth:`gather`."""
+        if self.group is not None and tensor.numel():
+            self._sent.append((self.group.send([tensor], rank, tag), tensor))
+
+    def receive(self, tensor: Tensor, rank: int, tag: int) -> None:
+        """Wait for a tensor of this shape."""
+        if self.group is not None and tensor.numel():
+            self.group.recv([tensor], rank, tag).wait()
+
+    def gather(self, values: Tensor) -> list[Tensor]:
+        """Return the values of all workers, by rank; collective.
+
+        All workers have then received what was sent to them earlier.
+        """
+        earlier, self._sent = self._sent, []
+        for rank in self.others:
+            self.send(values, rank, _VALUES)
+        gathered = [
+            values if rank == self.rank else torch.empty_like(values) for rank in range(self.size)
+        ]
+        for rank in self.others:
+            self.receive(gathered[rank], rank, _VALUES)
+        earlier.clear()
+        return gathered
+
+    def all_to_all(self, rows: Tensor, sent: Sequence[int], received: Sequence[int]) -> Tensor:
+        """Send rows to all workers, and return those that they send; collective.
+
+        Parameters
+        ----------
+        rows : Tensor, (sum of sent, width)
+            Those for the first worker first.
+        sent, received : sequence of int, (workers,)
+        """
+        outgoing = torch.split(rows.contiguous(), list(sent))
+        for rank in self.others:
+            self.send(outgoing[rank], rank, _ROWS)
+        output = rows.new_empty(sum(received), *rows.shape[1:])
+        incoming = torch.split(output, list(received))
+        incoming[self.rank].copy_(outgoing[self.rank])
+        for rank in self.others:
+            self.receive(incoming[rank], rank, _ROWS)
+        return output
+
+    def sum(self, flat: Tensor) -> Tensor:
+        """Return the sum over all workers, always in the order of the ranks; collective.
+
+        Each worker sums a slice and sends the sum to the others: as few bytes as a ring.
+
+        Parameters
+        ----------
+        flat : Tensor, (numbers,)
+        """
+        slices = flat.tensor_split(self.size)
+        for rank in self.others:
+            self.send(slices[rank], rank, _SLICES)
+        total = torch.zeros_like(flat)
+        sums = total.tensor_split(self.size)
+        mine = sums[self.rank]
+        for rank in range(self.size):
+            part = slices[self.rank] if rank == self.rank else torch.empty_like(mine)
+            if rank != self.rank:
+                self.receive(part, rank, _SLICES)
+            mine += part
+        for rank in self.others:
+            self.send(mine, rank, _SUMS)
+        for rank in self.others:
+            self.receive(sums[rank], rank, _SUMS)
+        return total
+
+    def send_state(self, data: Tensor, rank: int, tag: int) -> None:
+        """Send bytes, ``(bytes,)`` of uint8, to a rank that calls :meth:`receive_state`."""
+        self.send(torch.tensor([len(data)]), rank, tag)
+        self.send(data, rank, tag)
+
+    def receive_state(self, rank: int, tag: int) -> Tensor:
+        """Return the bytes that a rank sends."""
+        length = torch.zeros(1, dtype=torch.int64)
+        self.receive(length, rank, tag)
+        data = torch.empty(int(length), dtype=torch.uint8)
+        self.receive(data, rank, tag)
+        return data
