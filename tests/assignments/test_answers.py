@@ -53,7 +53,7 @@ def test_the_slowest_stage_is_as_fast_as_possible(costs, data):
     stages = [sum(costs[a:b]) for a, b in pairwise(bounds)]
     slowest = max(stage * slower for stage, slower in zip(stages, slowness, strict=True))
     assert slowest == pytest.approx(brute_force(costs, slowness), rel=1e-5)
-    assert smallest_maximum(costs, slowness) == pytest.approx(slowest, rel=1e-5)
+    assert smallest_maximum(tuple(costs), tuple(slowness)) == pytest.approx(slowest, rel=1e-5)
 
 
 def test_of_equal_divisions_the_one_that_copies_least_is_taken():

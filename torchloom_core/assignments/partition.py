@@ -2,6 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import accumulate, pairwise
 
 _EXACT = 5_000_000
@@ -10,7 +11,8 @@ _EXACT = 5_000_000
 _SLACK = 1e-9
 
 
-def smallest_maximum(costs: Sequence[float], slowness: Sequence[float]) -> float:
+@lru_cache(maxsize=256)
+def smallest_maximum(costs: tuple[float, ...], slowness: tuple[float, ...]) -> float:
     """Return the least possible cost of the most expensive of contiguous parts.
 
     There is one part for each worker, in order; ``slowness`` multiplies the costs of its part.
@@ -68,8 +70,8 @@ def divide(
     workers, layers = len(held), len(costs)
     if workers > layers:
         raise ValueError(f"need at least {workers} layers for {workers} workers, were {layers}")
-    slowness = slowness or (1.0,) * workers
-    limit = smallest_maximum(costs, slowness) * (1 + 1e-6)
+    slowness = tuple(slowness) or (1.0,) * workers
+    limit = smallest_maximum(tuple(costs), slowness) * (1 + 1e-6)
     if layers * layers * workers > _EXACT:
         return _greedy(costs, slowness, limit)
     sums = [0.0, *accumulate(costs)]
@@ -93,10 +95,25 @@ def divide(
 
 def _fits(sums: Sequence[float], slowness: Sequence[float], limit: float) -> bool:
     """Return whether parts of at most ``limit`` reach the end, none of them empty."""
+    if min(slowness) == max(slowness):
+        return _fits_alike(sums, len(slowness), limit / slowness[0])
+    reached = {0}  # the longest part need not be the best: the next worker has to take a layer, too
+    for slower in slowness:
+        after: set[int] = set()
+        beyond = 0
+        for at in sorted(reached):
+            end = bisect_right(sums, sums[at] + limit * (1 + _SLACK) / slower) - 1
+            after.update(range(max(at, beyond) + 1, end + 1))
+            beyond = max(beyond, end)
+        reached = after
+    return len(sums) - 1 in reached
+
+
+def _fits_alike(sums: Sequence[float], parts: int, limit: float) -> bool:
     at, layers = 0, len(sums) - 1
-    for number, slower in enumerate(slowness):
-        end = bisect_right(sums, sums[at] + limit * (1 + _SLACK) / slower) - 1
-        end = min(end, layers - (len(slowness) - number - 1))
+    for number in range(parts):
+        end = bisect_right(sums, sums[at] + limit * (1 + _SLACK)) - 1
+        end = min(end, layers - (parts - number - 1))
         if end <= at:
             return False
         at = end
