@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from torchloom_core.config.loading import parse
 from torchloom_core.config.schema import Config
 from torchloom_core.floor.errors import ConfigError
 from torchloom_core.lab.activation.activation import activate
@@ -205,3 +206,40 @@ def test_a_needed_predictor_that_is_inactive_is_an_error_with_the_nearest_name()
 def test_an_attribute_that_belongs_into_needs_is_an_error(name, value, problem):
     (failure,) = start(plugin(**{name: value})).failed
     assert failure.detail.startswith(f"policy mine: {problem}")
+
+
+def test_a_role_has_policies_of_its_own_and_those_of_the_run_see_the_trainers():
+    infos = [PluginInfo("mine", "policy", "entry", "package", "1.0", cls=plugin())]
+    config = parse(
+        """
+        [policies.mine]
+        [roles.rollout.policies.mine]
+        ratio = 3.0
+        mode = "shadow"
+        """
+    )
+    mine, own = activate(config, infos, "torchloom.toml").policies
+    assert (mine.name, mine.roles, mine.policy.options.ratio) == ("mine", ("trainer",), 1.5)
+    assert (own.name, own.roles, own.mode) == ("rollout.mine", ("rollout",), "shadow")
+    assert own.policy.options.ratio == 3.0
+    both = parse('[policies.mine]\nroles = ["trainer", "rollout"]')
+    assert activate(both, infos, "t").policies[0].roles == ("trainer", "rollout")
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("[roles.a.policies.mien]", "t:1: roles.a.policies.mien: no policy has this name"),
+        ("[roles.a.policies.mine]\nratoi = 1", "t:2: roles.a.policies.mine.ratoi: unknown key"),
+        ("[roles.a.policies.mine]\nroles = ['b']", "t:2: roles.a.policies.mine.roles: unknown key"),
+        ("[roles.a.policies.mine]\nmode = 'no'", "t:2: roles.a.policies.mine.mode: need one of"),
+        ("[roles.a]\nprize = 2.0", "t:2: roles.a.prize: unknown key; did you mean price?"),
+        ("[roles.'a b']", "t:1: roles.a b: need 1 to 64 of A-Z a-z 0-9 _ -, was 'a b'"),
+        ("[policies.mine]\nroles = []", "t:2: policies.mine.roles: "),
+    ],
+)
+def test_a_mistake_in_a_role_is_named_with_its_place(text, error):
+    infos = [PluginInfo("mine", "policy", "entry", "package", "1.0", cls=plugin())]
+    with pytest.raises(ConfigError) as raised:
+        activate(parse(text, "t"), infos, "t", text)
+    assert str(raised.value).startswith(error)

@@ -30,7 +30,13 @@ def plugins(*, config: ConfigPath = None, json: AsJson = False) -> int:
 
 
 def _describe(info: "PluginInfo", settings: Config) -> dict[str, Any]:
-    active = info.name in (*settings.policies, *settings.predictors, *settings.effectors)
+    of_roles = (name for role in settings.roles.values() for name in role.policies)
+    active = info.name in (
+        *settings.policies,
+        *of_roles,
+        *settings.predictors,
+        *settings.effectors,
+    )
     return {
         "name": info.name,
         "kind": info.kind or "unknown",

@@ -10,11 +10,13 @@ from typing import Any, TypeVar
 import msgspec
 
 from torchloom_core.config.faults import Fault, find_fault, place, unplain
-from torchloom_core.config.schema import Config, EffectorSwitch, PolicySwitch
+from torchloom_core.config.schema import Config, EffectorSwitch, PolicySwitch, Role
 from torchloom_core.floor.errors import ConfigError
 from torchloom_core.floor.files import open_regular
 from torchloom_core.floor.suggest import nearest
 from torchloom_core.wire.capabilities import installed
+from torchloom_core.wire.limits import NAME
+from torchloom_core.wire.placement import TRAINER
 
 DEFAULT_PATH = Path("torchloom.toml")
 
@@ -62,6 +64,12 @@ def parse(text: str, source: str = "torchloom.toml") -> Config:
         raise ConfigError(f"{place(source, text, fault.path)}: {fault.rule}")
     for name, settings in config.policies.items():
         switch(settings, PolicySwitch, source, f"policies.{name}", text)
+    for role, own in config.roles.items():
+        if not re.search(NAME, role):
+            at = place(source, text, ("roles", role))
+            raise ConfigError(f"{at}: need 1 to 64 of A-Z a-z 0-9 _ -, was {role!r}")
+        for name, settings in own.policies.items():
+            switch(settings, PolicySwitch, source, f"roles.{role}.policies.{name}", text)
     for name, settings in config.effectors.items():
         switch(settings, EffectorSwitch, source, f"effectors.{name}", text)
     for kind in config.arbiter.actions:
@@ -107,9 +115,11 @@ def switch(settings: Mapping[str, Any], cls: type[_T], source: str, prefix: str,
 
 def _check_quorum(config: Config, source: str, text: str) -> None:
     """Refuse a config with which the Weaver could drain a run below its quorum."""
-    if config.lighthouse and config.lighthouse.min_replicas > config.arbiter.min_groups:
+    least = config.min_groups(TRAINER)
+    if config.lighthouse and config.lighthouse.min_replicas > least:
         where = place(source, text, ("lighthouse", "min_replicas"))
-        rule = f"need at most arbiter.min_groups, {config.arbiter.min_groups}"
+        is_own = config.roles.get(TRAINER, Role()).min_groups is not None
+        rule = f"need at most {'roles.trainer' if is_own else 'arbiter'}.min_groups, {least}"
         remedy = "raise min_groups, or remove [lighthouse] if the run does not use torchft"
         raise ConfigError(f"{where}: {rule}, was {config.lighthouse.min_replicas}: {remedy}")
 

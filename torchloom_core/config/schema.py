@@ -6,6 +6,7 @@ import msgspec
 
 from torchloom_core.floor.suggest import nearest
 from torchloom_core.wire.limits import Name
+from torchloom_core.wire.placement import TRAINER
 
 _MOST = 1e9
 """In seconds 31 years: as nanoseconds they still fit an int64. Refuses ``inf``."""
@@ -167,6 +168,19 @@ class Arbiter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     breaker: Breaker = Breaker()
 
 
+class Role(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``[roles.<name>]``: one of several programs of the run; absent: limits of ``[arbiter]``.
+
+    ``price`` is what a GPU-second of the role is worth, in GPU-seconds: the arbiter multiplies the
+    net gain of its proposals by it. ``policies`` see only the workers of the role.
+    """
+
+    min_groups: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    max_in_motion_share: Share | None = None
+    price: Positive = 1.0
+    policies: dict[str, dict[str, Any]] = {}
+
+
 class Guard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``[guard]``: the metric that is watched after a fenced change."""
 
@@ -277,21 +291,29 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     dashboard: Dashboard = Dashboard()
     costs: Costs = Costs()
     arbiter: Arbiter = Arbiter()
+    roles: dict[str, Role] = {}
     guard: Guard = Guard()
     evaluate: Evaluate = Evaluate()
     policies: dict[str, dict[str, Any]] = {}
     predictors: dict[str, dict[str, Any]] = {}
     effectors: dict[str, dict[str, Any]] = {}
 
+    def min_groups(self, role: str) -> int:
+        """Return the least number of groups of a role that go on training."""
+        own = self.roles.get(role, Role()).min_groups
+        return self.arbiter.min_groups if own is None else own
+
 
 class PolicySwitch(msgspec.Struct, frozen=True, kw_only=True):
     """The keys of ``[policies.<name>]`` that the Weaver reads, not the policy.
 
     ``act``: the arbiter decides. ``dry_run``: it decides, and no command is sent. ``shadow``:
-    proposals are recorded only and do not compete with others.
+    proposals are recorded only and do not compete with others. ``roles`` are those whose workers
+    it sees; a policy of ``[roles.<name>.policies]`` sees those of that role, and has no such key.
     """
 
     mode: Literal["act", "dry_run", "shadow"] = "act"
+    roles: Annotated[tuple[Name, ...], msgspec.Meta(min_length=1)] = (TRAINER,)
 
 
 class EffectorSwitch(msgspec.Struct, frozen=True, kw_only=True):

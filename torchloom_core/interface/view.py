@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from torchloom_core.config.schema import Costs
 from torchloom_core.floor.clock import SECOND_NS
+from torchloom_core.interface import view_of_roles as parts
 from torchloom_core.interface.arrays import Floats, Ints
 from torchloom_core.interface.links import Links, LinksOf, links_among
 from torchloom_core.interface.view_parts import (
@@ -124,7 +125,7 @@ class FleetView:
             self.progress_age_s,
             self.watched_s,
         ) = conditions
-        self.knob_specs, self._knob_values = knobs
+        self.knob_specs, self._knob_values, self._specs_of = knobs
         self.faults, self.faults_of = faults
         self.cordoned = cordoned
         self.lighthouse = lighthouse
@@ -181,6 +182,48 @@ class FleetView:
         other = object.__new__(type(self))
         vars(other).update(vars(self), roster=roster, labels=roster.labels, _computed={})
         return other
+
+    def of_roles(self, roles: tuple[str, ...]) -> "FleetView":
+        """Return this view with only the workers of these roles; itself if it has no others.
+
+        Empty ``roles`` stand for all. Faults of nodes stay.
+
+        Examples
+        --------
+        >>> from torchloom_core.testing import view_of
+        >>> view = view_of({"loss": [2.0, 9.0]}, role=["trainer", "rollout"])
+        >>> view.of_roles(("trainer",)).latest("loss")
+        array([2.])
+        """
+        roster, rows = self.roster.of_roles(roles) if roles else (self.roster, ())
+        if roster is self.roster:
+            return self
+        return self.once(("of_roles", roles), lambda view: view._part(roster, np.asarray(rows)))
+
+    def _part(self, roster: Roster, rows: NDArray[np.intp]) -> "FleetView":
+        part, workers, faults = object.__new__(type(self)), roster.workers, roster.own_faults
+        own: dict[str, Any] = {
+            "roster": roster,
+            "workers": workers,
+            "labels": roster.labels,
+            "can_be_probed": roster.can_be_probed,
+            "state": tuple(self.state[row] for row in rows.tolist()),
+            "step": self.step[rows],
+            "heartbeat_age_s": self.heartbeat_age_s[rows],
+            "progress_age_s": self.progress_age_s[rows],
+            "watched_s": self.watched_s[rows],
+            "knob_specs": parts.specs_of(self._specs_of, roster.role) or self.knob_specs,
+            "faults": faults.all(self.faults),
+            "faults_of": faults.by_place(self.faults_of),
+            "lighthouse": parts.lighthouse_of(self.lighthouse, rows),
+            "_knob_values": tuple(self._knob_values[row] for row in rows.tolist()),
+            "_metrics": parts.MetricsOf(self._metrics, rows),
+            "_forecasts": {n: parts.forecast_of(f, workers) for n, f in self._forecasts.items()},
+            "_notes": {kind: parts.by_row(of, rows) for kind, of in self._notes.items()},
+            "_computed": {},
+        }
+        vars(part).update(vars(self), **own)
+        return part
 
     def __len__(self) -> int:
         return len(self.workers)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchloom_core.interface.arrays import Floats, Ints, frozen
+from torchloom_core.interface.faults_of_workers import FaultsOf
 from torchloom_core.wire.events import Fault
 from torchloom_core.wire.limits import KnobValue
 from torchloom_core.wire.messages import KnobSpec
@@ -45,6 +46,25 @@ class Roster:
     labels: Sequence[Mapping[str, str | float]]
     can_be_probed: NDArray[np.bool_]
     _labelled: dict[tuple[str, ...], "Roster"] = field(default_factory=dict, init=False)
+    _parts: dict[tuple[str, ...], "RosterPart"] = field(default_factory=dict, init=False)
+
+    def of_roles(self, roles: tuple[str, ...]) -> "RosterPart":
+        """Return the workers of some roles, and their rows."""
+        if roles not in self._parts:
+            rows = np.flatnonzero([role in roles for role in self.role])
+            pick = rows.tolist()
+            part = (
+                self
+                if len(rows) == len(self.workers)
+                else Roster(
+                    workers=tuple(self.workers[row] for row in pick),
+                    placement=tuple(self.placement[row] for row in pick),
+                    labels=tuple(self.labels[row] for row in pick),
+                    can_be_probed=frozen(self.can_be_probed[rows]),
+                )
+            )
+            self._parts[roles] = RosterPart(part, rows)
+        return self._parts[roles]
 
     def with_labels(self, names: tuple[str, ...]) -> "Roster":
         """Return this roster with only these labels; the same object if it has no others."""
@@ -59,6 +79,11 @@ class Roster:
                     ),
                 )
         return self._labelled[names]
+
+    @cached_property
+    def own_faults(self) -> FaultsOf:
+        """The part of the faults that is of these workers or of a node."""
+        return FaultsOf(self.workers)
 
     @cached_property
     def role(self) -> tuple[str, ...]:
@@ -87,6 +112,13 @@ class Roster:
         return tuple(place.rack for place in self.placement)
 
 
+class RosterPart(NamedTuple):
+    """The workers of some roles, and their rows ``(workers,)`` in the whole roster."""
+
+    roster: Roster
+    rows: NDArray[np.intp]
+
+
 class Conditions(NamedTuple):
     """How the workers are at the tick; the fields are attributes of the view."""
 
@@ -98,10 +130,14 @@ class Conditions(NamedTuple):
 
 
 class KnownKnobs(NamedTuple):
-    """The knobs of all workers by name, and the present values of each."""
+    """The knobs of all workers by name, and the present values of each.
+
+    ``of_role`` has the specifications by role, if workers have several.
+    """
 
     specs: Mapping[str, KnobSpec]
     values: Sequence[Mapping[str, KnobValue]]
+    of_role: Mapping[str, Mapping[str, KnobSpec]] = MappingProxyType({})
 
 
 class KnownFaults(NamedTuple):

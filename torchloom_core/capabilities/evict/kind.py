@@ -25,7 +25,9 @@ class EvictKind(ActionKind[EvictGroup]):
 
     def obstacle(self, action: EvictGroup, run: Run) -> str:
         """Refuse a group that no other group waits for, or that no standby can replace."""
-        if run.training_groups() == {action.group}:
+        role = run.fleet.role_of(action.group)
+        others = {one for one in run.training_groups() if run.fleet.role_of(one) == role}
+        if others == {action.group}:
             return f"no other group trains, so none waits for {action.group}"
         fits = action.then != "replace" or standby_for(action.group, run)
         if action.then == "wait" and not run.fleet.quorums.replicas(run.members(action.group)):

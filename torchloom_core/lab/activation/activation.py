@@ -1,7 +1,7 @@
 """Build the plugins that the config names; a broken one is reported in one line."""
 
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -84,15 +84,18 @@ def activate(
     policies: list[ActivePolicy] = []
     predictors: dict[str, Predictor] = {}
     failed: list[PolicyFailed | PredictorFailed] = []
-    for name, settings in config.policies.items():
+    for called, name, section, settings in _policies(config):
+        own = switch(settings, PolicySwitch, source, f"{section}.{name}", text)
+        is_of_role = called != name
         try:
-            policy = builder.build("policy", name, without_mode(settings))
+            options = without_mode(settings) if is_of_role else _options(settings)
+            policy = builder.build("policy", name, options, section)
         except PluginError as error:
-            failed.append(PolicyFailed(policy=name, rule="cannot_start", detail=str(error)))
+            failed.append(PolicyFailed(policy=called, rule="cannot_start", detail=str(error)))
         else:
-            mode = switch(settings, PolicySwitch, source, f"policies.{name}", text).mode
-            check_predictors(policy, name, config, place)
-            policies.append(ActivePolicy(name, policy, mode))
+            check_predictors(policy, name, config, place, section)
+            roles = (called.partition(".")[0],) if is_of_role else own.roles
+            policies.append(ActivePolicy(called, policy, own.mode, roles=roles))
     for name, settings in config.predictors.items():
         try:
             predictors[name] = builder.build("predictor", name, settings)
@@ -105,8 +108,8 @@ def activate(
         except PluginError as error:
             builder.warnings.append(f"{error}; nothing is sent to it")
         else:
-            own = switch(settings, EffectorSwitch, source, f"effectors.{name}", text)
-            effectors.append(ActiveEffector(name, effector, own.mode))
+            mode = switch(settings, EffectorSwitch, source, f"effectors.{name}", text).mode
+            effectors.append(ActiveEffector(name, effector, mode))
     for row, active in enumerate(policies):
         if active.mode == "act":
             reason = dry_run_reason(active.policy, active.name, predictors, config, place)
@@ -115,7 +118,7 @@ def activate(
                 builder.warnings.append(f"{reason} The policy is in dry run until then.")
     for number, pair in enumerate(config.arbiter.forbidden):
         names = {info.name for info in installed if info.kind in ("policy", None)}
-        if pair.policy not in names:
+        if pair.policy.rpartition(".")[2] not in names:
             at = place.of("arbiter", "forbidden", number, "policy")
             raise ConfigError(
                 f"{at}: no policy is called {pair.policy!r}{nearest(pair.policy, names)}"
@@ -135,6 +138,22 @@ def without_mode(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in settings.items() if key != "mode"}
 
 
+def _options(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in without_mode(settings).items() if key != "roles"}
+
+
+def _policies(config: Config) -> Iterator[tuple[str, str, str, dict[str, Any]]]:
+    """Yield each policy: how it is called, its name, its section and its settings.
+
+    One of a role is called ``<role>.<name>``.
+    """
+    for name, settings in config.policies.items():
+        yield name, name, "policies", settings
+    for role, own in config.roles.items():
+        for name, settings in own.policies.items():
+            yield f"{role}.{name}", name, f"roles.{role}.policies", settings
+
+
 class _Builder:
     """Builds plugins one by one, and collects their versions and warnings."""
 
@@ -148,14 +167,15 @@ class _Builder:
         self.versions: dict[str, str] = {}
         self.warnings: list[str] = []
 
-    def build(self, kind: Kind, name: str, settings: Mapping[str, Any]) -> Any:
+    def build(self, kind: Kind, name: str, settings: Mapping[str, Any], section: str = "") -> Any:
         """Return the plugin; raises PluginError where it is broken, ConfigError as activate."""
-        section = SECTIONS[kind]
+        section = section or SECTIONS[kind]
         matches = [i for i in self._infos if i.name == name and i.kind in (kind, None)]
         info = next((i for i in matches if not i.problem), matches[0] if matches else None)
         if info is None:
             names = {i.name for i in self._infos if i.kind == kind and not i.problem}
-            text = f"{self._place.of(section, name)}: no {kind} has this name{nearest(name, names)}"
+            where = self._place.of(*section.split("."), name)
+            text = f"{where}: no {kind} has this name{nearest(name, names)}"
             broken = [i.entry_point for i in self._infos if i.kind is None]
             if broken:
                 text = f"{text}; could not be loaded: {', '.join(broken)}"
@@ -205,12 +225,14 @@ class _Builder:
         return plugin
 
 
-def check_predictors(policy: Policy, name: str, config: Config, place: Place) -> None:
+def check_predictors(
+    policy: Policy, name: str, config: Config, place: Place, section: str = "policies"
+) -> None:
     """Raise a ConfigError if a policy reads forecasts of a predictor that is not active."""
     for need in forecasts_read(policy.needs):
         if need.predictor not in config.predictors:
             raise ConfigError(
-                f"{place.of('policies', name)}: need predictor {need.predictor!r} under "
+                f"{place.of(*section.split('.'), name)}: need predictor {need.predictor!r} under "
                 f"[predictors]{nearest(need.predictor, config.predictors)}"
             )
 

@@ -5,7 +5,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
+from msgspec.structs import replace
 
+from torchloom_core.config.schema import Config
 from torchloom_core.live.kernel.actions.kinds import kind_of
 from torchloom_core.wire.actions import name_of
 from torchloom_core.wire.decisions import Verdict
@@ -31,7 +33,8 @@ class Arm(msgspec.Struct, frozen=True, kw_only=True):
     standbys and spares allow. Remaining nodes are cold spares, so that every arm pays for the same
     nodes. A checkpoint costs ``save_s``, the config's if absent, and one in the memory of nodes
     ``memory_save_s``; 0: there is no such tier. On links, ``mode`` is that of a static arm.
-    ``policies`` and ``predictors`` are as in the config; without policies there are no ticks.
+    ``policies`` and ``predictors`` are as in the config, ``roles`` has the policies of roles;
+    without policies there are no ticks.
     """
 
     name: str
@@ -48,6 +51,15 @@ class Arm(msgspec.Struct, frozen=True, kw_only=True):
     mode: str = ""
     policies: dict[str, dict[str, Any]] = {}
     predictors: dict[str, dict[str, Any]] = {}
+    roles: dict[str, dict[str, dict[str, Any]]] = {}
+
+    def activated(self, config: Config) -> Config:
+        """Return the config with the plugins of this arm, and no others."""
+        roles = {
+            role: replace(own, policies=self.roles.get(role, {}))
+            for role, own in config.roles.items()
+        }
+        return replace(config, policies=self.policies, predictors=self.predictors, roles=roles)
 
     @property
     def grows(self) -> bool:

@@ -35,6 +35,7 @@ from torchloom_core.lab.evaluate.goodput.candidates import (
     Selection,
     candidates,
     forecasters,
+    has_any_policy,
     refuse_twice,
 )
 from torchloom_core.lab.evaluate.goodput.job import reported_keys, ticking
@@ -93,7 +94,7 @@ class Prepared:
 def prepare_simulation(on: OnTrace, store: Path) -> Prepared:
     """Prepare to play the arms on the fleet model; TorchloomError if the request is invalid."""
     request, bundle, config, selection = on.request, on.bundle, on.config, on.request.selection
-    has_policies = selection.policies or (selection.config_path and config.policies)
+    has_policies = selection.policies or (selection.config_path and has_any_policy(config))
     if selection.predictors and not has_policies:
         selection = replace(selection, policies=(FORECAST_POLICY,))
     arms = candidates(selection, config, installed_policies())
@@ -219,9 +220,7 @@ def _needs(
 ) -> tuple[list[tuple[str, float]], dict[str, set[str]]]:
     """Build all plugins once; return the arms' horizons and the missing metrics by plugin."""
     ticks = ticking(on.config)
-    plugins = built(
-        [replace(ticks, policies=arm.policies, predictors=arm.predictors) for arm in arms], source
-    )
+    plugins = built([arm.activated(ticks) for arm in arms], source)
     measured = {*on.bundle.metrics, UNSAVED_WORK}  # the simulated job reports this one
     judges = [alone(one, on.config, source) for one in tested]
     return horizons_s(plugins), unmeasured([*plugins, *judges], measured)
@@ -264,4 +263,7 @@ def _shown(config: Config, arms: list[Arm]) -> dict[str, Any]:
         sections["weaver"] = msgspec.to_builtins(config.weaver)
         sections["guard"] = msgspec.to_builtins(config.guard)
     plugins = {arm.name: {"policies": arm.policies, "predictors": arm.predictors} for arm in arms}
+    for arm in arms:
+        if arm.roles:
+            plugins[arm.name]["roles"] = arm.roles
     return {**sections, "arms": plugins}

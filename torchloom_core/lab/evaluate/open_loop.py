@@ -58,12 +58,12 @@ def replay_policies(
     stream: Iterator[tuple[int, Sequence[Output]]]
     if (bundle.path / INPUTS).is_file():
         incarnation = recorded_incarnation(bundle)
-        own = replace(incarnation.config, policies=arm.policies, predictors=arm.predictors)
+        own = arm.activated(incarnation.config)
         plugins = activate(own, installed(), source)
         kernel = Kernel(own, plugins, RecordedGuard(incarnation.overruns))
         stream = ((ts_ns, kernel.step(one, ts_ns)) for ts_ns, one in recorded_inputs(bundle))
     else:
-        own = replace(ticking(config), policies=arm.policies, predictors=arm.predictors)
+        own = arm.activated(ticking(config))
         plugins = activate(own, installed(), source)
         kernel = Kernel(own, plugins, RecordedGuard())
         feed = Feed(

@@ -5,8 +5,6 @@ import math
 from collections.abc import Iterable, Set
 from pathlib import Path
 
-from msgspec.structs import replace
-
 from torchloom_core.config.schema import Allreduce, Config
 from torchloom_core.floor.clock import SECOND_NS, moment_text
 from torchloom_core.floor.errors import ConfigError
@@ -88,7 +86,7 @@ def refuse_unread(selection: Selection, config: Config, arms: list[Arm]) -> None
     policies = selection.policies
     if not policies:  # The config's own policies are one arm, with every predictor.
         (arm,), policies = arms, tuple(config.policies)
-        own = replace(ticking(config), policies=arm.policies, predictors=arm.predictors)
+        own = arm.activated(ticking(config))
         active = activate(own, installed(), str(selection.config_path)).policies
         read = {need.predictor for one in active for need in forecasts_read(one.policy.needs)}
     whose = f", which reads {' and '.join(sorted(read))} by the config" if read else ""

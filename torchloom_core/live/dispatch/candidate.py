@@ -10,11 +10,20 @@ Mode = Literal["act", "dry_run", "shadow"]
 
 @dataclass(frozen=True)
 class Candidate:
-    """A proposal, its policy's mode and the time it was made."""
+    """A proposal, its policy's mode and the time it was made.
+
+    ``price`` is what a GPU-second of the role that it concerns is worth.
+    """
 
     proposed: Proposed
     mode: Mode
     ts_ns: int
+    price: float = 1.0
+
+    @property
+    def net_gpu_s(self) -> float:
+        """The expected net gain, useful GPU-seconds at the role's price."""
+        return self.price * self.proposed.proposal.net_gpu_s
 
     def denied(self, rule: str, reason: str, propensity: float = 1.0) -> Verdict:
         """Return a verdict that denies it."""
@@ -32,6 +41,6 @@ class Candidate:
             granted=granted,
             rule=rule,
             reason=reason,
-            net_gpu_s=self.proposed.proposal.net_gpu_s,
+            net_gpu_s=self.net_gpu_s,
             propensity=propensity,
         )

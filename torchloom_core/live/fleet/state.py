@@ -26,7 +26,7 @@ from torchloom_core.wire.decisions import Notice
 from torchloom_core.wire.events import Fault, Forecast, NodeFault
 from torchloom_core.wire.limits import KnobValue
 from torchloom_core.wire.links import Link, Measured
-from torchloom_core.wire.messages import Exit, Hello, Note, Telemetry
+from torchloom_core.wire.messages import Exit, Hello, KnobSpec, Note, Telemetry
 from torchloom_core.wire.operations import Probe
 from torchloom_core.wire.steering import LighthouseView
 
@@ -263,13 +263,17 @@ class FleetState(Workers):
             roster=self.roster,
             conditions=Conditions(tuple(self.state), *self.times.columns(now_ns, workers)),
             metrics=metrics,
-            knobs=KnownKnobs(self.knob_specs, knobs),
+            knobs=KnownKnobs(self.knob_specs, knobs, self._specs_by_role()),
             forecasts={name: forecasts.get(name) for name in self._predictors},
             faults=KnownFaults(self.fault_log.faults, self.fault_log.faults_of),
             cordoned=self.cordons.nodes,
             links_of=self.links.of.copy(),
             notes={kind: dict(found) for kind, found in self._notes.items()},
         )
+
+    def _specs_by_role(self) -> dict[str, dict[str, KnobSpec]]:
+        roles = self.roles
+        return {role: self.specs_of(role) for role in roles} if len(roles) > 1 else {}
 
     @property
     def roster(self) -> Roster:

@@ -89,7 +89,7 @@ class Kernel:
         self.run = Run(self.fleet, self.commands, guards, settings.stale_after_s, steering, switch)
         self._upkeep = Upkeep(self.run)
         self.execution = Execution(self.run, self._upkeep, config)
-        self.arbiter = Arbiter(config.arbiter)
+        self.arbiter = Arbiter(config.arbiter, config.roles)
         self.host = PolicyHost(plugins.policies, guard)
         self.forecasts = Forecasts(plugins.predictors)
         self.deliveries = Deliveries()
@@ -223,6 +223,7 @@ class Kernel:
         outputs: list[Output] = []
         if is_new:
             outputs.append(notices.of_hello(hello))
+            outputs += self.host.notice_role(hello)
         for command_id in self.commands.of_other_incarnations(hello.worker, hello.incarnation):
             outputs += self._decider.settle(command_id, "the worker has restarted")
         outputs += self._inherit(*self.run.launches.register(hello, before, self.run.now_ns))

@@ -4,7 +4,7 @@ from collections.abc import Set
 
 from torchloom_core.live.kernel.actions.kinds import kind_of
 from torchloom_core.live.kernel.actions.run import Run
-from torchloom_core.wire.actions import Action
+from torchloom_core.wire.actions import Action, new_values
 
 
 class Situation:
@@ -34,6 +34,19 @@ class Situation:
     def role_of(self, group: str) -> str:
         """Return the role of a replica group, an empty string if nobody is known of it."""
         return self._run.fleet.role_of(group)
+
+    def role_of_action(self, action: Action) -> str:
+        """Return the role that an action concerns: named, of its group or worker; "": none."""
+        run, subject = self._run, kind_of(action).subject(action)
+        if named := getattr(action, "role", "") or "":
+            return str(named)
+        if subject.group:
+            return self.role_of(subject.group)
+        row = run.fleet.row_of.get(subject.worker)
+        if row is not None:
+            return run.fleet.hello[row].role
+        values = new_values(action)
+        return run.role_of_knobs(values) if values else ""
 
     def nodes(self) -> set[str]:
         """Return all known nodes."""

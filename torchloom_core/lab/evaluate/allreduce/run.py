@@ -196,7 +196,7 @@ class StudyTask(msgspec.Struct, frozen=True, kw_only=True):
 def kernel_config(config: Config, arm: Arm) -> Config:
     """Return the kernel's config for an arm: the live one, with the arm's plugins."""
     weaver = replace(config.weaver, show=())
-    return replace(config, weaver=weaver, policies=arm.policies, predictors=arm.predictors)
+    return arm.activated(replace(config, weaver=weaver))
 
 
 _TOPK_SHARE = 0.01

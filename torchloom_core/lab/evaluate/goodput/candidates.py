@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from torchloom_core.config.schema import Config
 from torchloom_core.floor.errors import ConfigError
@@ -78,9 +79,11 @@ def candidates(
     refuse_twice("--policy", selection.policies)
     refuse_twice("--predictor", (one.label for one in chosen))
     tables = _tables_of(config) | {one.name: one.table for one in chosen}
-    if not selection.policies and selection.config_path is not None and config.policies:
+    if not selection.policies and selection.config_path is not None and has_any_policy(config):
         _refuse_taken(f"--config {selection.config_path}", selection.config_path.stem)
-        return [_of_config(selection.config_path, config.policies, chosen, tables, installed)]
+        arm = _of_config(selection.config_path, config.policies, chosen, tables, installed)
+        roles = {role: own.policies for role, own in config.roles.items() if own.policies}
+        return [replace(arm, roles=roles)]
     for name in selection.policies:
         _refuse_taken("--policy", name)
     return [
@@ -88,6 +91,11 @@ def candidates(
         for name in selection.policies
         for arm in _of_policies(name, config, chosen, tables, installed)
     ]
+
+
+def has_any_policy(config: Config) -> bool:
+    """Return whether a config activates a policy, of the run or of a role."""
+    return bool(config.policies or any(own.policies for own in config.roles.values()))
 
 
 def _refuse_taken(option: str, name: str) -> None:

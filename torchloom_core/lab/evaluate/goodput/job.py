@@ -13,6 +13,7 @@ from torchloom_core.lab.evaluate.arm import Arm
 from torchloom_core.lab.simulate.scenario import JobSpec, Tier
 from torchloom_core.lab.trace.bundle.bundle import Bundle
 from torchloom_core.lab.trace.bundle.schema import Job
+from torchloom_core.wire.placement import TRAINER
 
 FIRST_INTERVAL_S = 3600.0
 """Initial checkpoint interval, until a policy has measured the failure rate, seconds."""
@@ -118,7 +119,7 @@ def job_spec(
         provision_s=evaluate.provision_s,
         warm_up_s=evaluate.warm_up_s,
         inspect_s=evaluate.inspect_s,
-        min_groups=max(1, config.arbiter.min_groups),
+        min_groups=max(1, config.min_groups(TRAINER)),
         join_stall_s=evaluate.join_stall_s,
         leave_stall_s=evaluate.leave_stall_s,
         kill_stall_s=evaluate.kill_stall_s,
@@ -204,8 +205,7 @@ def kernel_config(arm: Arm, config: Config, spec: JobSpec) -> Config:
             replace_s=spec.rejoin_s,
             others_wait_s=0.0,
         )
-    watching = ticking(config)
-    return replace(watching, costs=costs, policies=arm.policies, predictors=arm.predictors)
+    return arm.activated(replace(ticking(config), costs=costs))
 
 
 def ticking(config: Config) -> Config:

@@ -1,7 +1,8 @@
 """Grant proposals by net gain, subject to the safety limits; the kernel calls it at every tick."""
 
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
 import msgspec
 
@@ -28,8 +29,11 @@ _HOUR_S = 3600.0
 class Arbiter:
     """Decides proposals; stores past grants and the proposals that wait for approval."""
 
-    def __init__(self, limits: schema.Arbiter) -> None:
+    def __init__(
+        self, limits: schema.Arbiter, roles: Mapping[str, schema.Role] | None = None
+    ) -> None:
         self._limits = limits
+        self._roles = roles or {}
         self._memory_ns = round(_memory_s(limits) * SECOND_NS)
         self.grants: PersistentTable[Granted] = PersistentTable("grant")
         self.waiting: dict[str, Candidate] = {}
@@ -47,7 +51,8 @@ class Arbiter:
             if grant.ts_ns <= now_ns - self._memory_ns:
                 del self.grants[grant.verdict]
         winners: dict[str, str] = {}
-        for candidate in sorted(candidates, key=_rank):
+        priced = [self._priced(candidate, situation) for candidate in candidates]
+        for candidate in sorted(priced, key=_rank):
             proposal = candidate.proposed
             target = target_of(proposal.proposal.action)
             if target in winners and candidate.mode != "shadow":
@@ -57,6 +62,13 @@ class Arbiter:
             if verdict.granted or verdict.rule in {"dry_run", "approval", "holdout"}:
                 winners[target] = proposal.id
             yield verdict
+
+    def _priced(self, candidate: Candidate, situation: Situation) -> Candidate:
+        """Return the candidate at the price of the role that its action concerns."""
+        if not self._roles:
+            return candidate
+        role = self._roles.get(situation.role_of_action(candidate.proposed.proposal.action))
+        return replace(candidate, price=role.price) if role else candidate
 
     def expired(self, now_ns: int) -> list[Verdict]:
         """Return a denial of every proposal that was not approved in time."""
@@ -118,6 +130,7 @@ class Arbiter:
             proposed_ns=candidate.ts_ns,
             now_ns=now_ns,
             limits=self._limits,
+            roles=self._roles,
             past=self.grants.values(),
             refusal=self._refusals.get(_kind(proposed)),
             situation=situation,
@@ -193,6 +206,6 @@ def _rank(candidate: Candidate) -> tuple[bool, bool, float, str]:
     return (
         candidate.mode == "shadow",
         proposed.policy not in UNWEIGHED,
-        -proposed.proposal.net_gpu_s,
+        -candidate.net_gpu_s,
         proposed.id,
     )

@@ -4,7 +4,7 @@
 verdict's rule.
 """
 
-from collections.abc import Callable, Collection, Set
+from collections.abc import Callable, Collection, Iterator, Mapping, Set
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -15,8 +15,10 @@ from torchloom_core.live.kernel.actions.kinds import find_kind, kind_of
 from torchloom_core.live.kernel.situation import Situation
 from torchloom_core.wire.actions import Action, name_of
 from torchloom_core.wire.decisions import Proposal
+from torchloom_core.wire.placement import TRAINER
 from torchloom_core.wire.plans import Granted
 
+_DEFAULT = schema.Role()
 _HOUR_NS = 3600 * SECOND_NS
 
 _ROUNDING = 1e-9
@@ -30,6 +32,20 @@ class Refusal(NamedTuple):
     confidence: float
 
 
+class _OfRole(NamedTuple):
+    """A role of the run; as a text a clause, empty for the trainers'."""
+
+    role: str
+    situation: Situation
+
+    def among(self, groups: Set[str]) -> set[str]:
+        """Return those of the groups that have the role."""
+        return {group for group in groups if self.situation.role_of(group) == self.role}
+
+    def __str__(self) -> str:
+        return f" of role {self.role}" if self.role not in ("", TRAINER) else ""
+
+
 @dataclass(frozen=True)
 class Case:
     """One proposal before the limits."""
@@ -39,6 +55,7 @@ class Case:
     proposed_ns: int
     now_ns: int
     limits: schema.Arbiter
+    roles: Mapping[str, schema.Role]
     past: Collection[Granted]
     refusal: Refusal | None
     situation: Situation
@@ -67,6 +84,23 @@ class Case:
     def rule(self) -> schema.ActionRule:
         """The config of this kind of action."""
         return self.limits.actions.get(self.name, schema.ActionRule())
+
+    def min_groups(self, role: str) -> int:
+        """Return the least number of groups of a role that go on training."""
+        own = self.roles.get(role, _DEFAULT).min_groups
+        return self.limits.min_groups if own is None else own
+
+    def max_in_motion_share(self, role: str) -> float:
+        """Return the largest share of a role's groups in motion."""
+        own = self.roles.get(role, _DEFAULT).max_in_motion_share
+        return self.limits.max_in_motion_share if own is None else own
+
+    def by_role(self, groups: Set[str]) -> Iterator[tuple["_OfRole", set[str]]]:
+        """Yield each role of the groups, with its training groups."""
+        situation = self.situation
+        for role in sorted(set(map(situation.role_of, groups))):
+            of_role = _OfRole(role, situation)
+            yield of_role, of_role.among(situation.training_groups())
 
     def ago_s(self, ts_ns: int) -> float:
         """Return how long ago this was; rounded down, so that it never shows as a needed time."""
@@ -98,7 +132,8 @@ def impossible(case: Case) -> str:
 def forbidden_pair(case: Case) -> str:
     """Deny a pair of policy and action that the config forbids."""
     for pair in case.limits.forbidden:
-        if pair.policy == case.policy and pair.action == case.name:
+        names = (case.policy, case.policy.rpartition(".")[2])  # that of a role has its name before
+        if pair.policy in names and pair.action == case.name:
             return f"the config forbids {case.policy} to propose {case.name}"
     return ""
 
@@ -179,26 +214,30 @@ def breaker(case: Case) -> str:
     if not case.kind.moves(case.action):
         return ""
     moved = {grant.target for grant in recent if grant.target.startswith(GROUP)} | {case.target}
-    groups = len(case.situation.training_groups())
-    if len(moved) > 1 and groups and len(moved) / groups > rule.max_moved_share:
-        return (
-            f"need at most {rule.max_moved_share:.0%} of {groups} groups moved in "
-            f"{rule.window_s:g} s, would be {len(moved)}"
-        )
+    moved = {target.removeprefix(GROUP) for target in moved}
+    for of_role, training in case.by_role(case.kind.moves(case.action)):
+        own = of_role.among(moved)
+        groups = len(training)
+        if len(own) > 1 and groups and len(own) / groups > rule.max_moved_share:
+            return (
+                f"need at most {rule.max_moved_share:.0%} of {groups} groups moved in "
+                f"{rule.window_s:g} s, would be {len(own)}"
+            )
     return ""
 
 
 def quorum_minimum(case: Case) -> str:
     """Deny an action that leaves too few training groups of a role; standbys do not count."""
     taken = case.kind.takes(case.action)
-    training = _alike(case, taken, case.situation.training_groups())
-    if taken.isdisjoint(training):
-        return ""
-    left = len(training - case.situation.groups_in_motion() - taken)
-    if left >= case.limits.min_groups:
-        return ""
-    groups = "1 group" if case.limits.min_groups == 1 else f"{case.limits.min_groups} groups"
-    return f"need at least {groups} left training, would be {left}"
+    for of_role, training in case.by_role(taken):
+        if taken.isdisjoint(training):
+            continue
+        left = len(training - case.situation.groups_in_motion() - taken)
+        need = case.min_groups(of_role.role)
+        if left < need:
+            groups = "1 group" if need == 1 else f"{need} groups"
+            return f"need at least {groups}{of_role} left training, would be {left}"
+    return ""
 
 
 def in_motion_share(case: Case) -> str:
@@ -207,22 +246,17 @@ def in_motion_share(case: Case) -> str:
     Standbys do not count.
     """
     moved = case.kind.moves(case.action)
-    training = _alike(case, moved, case.situation.training_groups())
-    if moved.isdisjoint(training):
-        return ""
-    moving = _alike(case, moved, case.situation.groups_in_motion()) | moved
-    groups = len(training)
-    limit = case.limits.max_in_motion_share
-    if len(moving) <= max(1, int(limit * groups + _ROUNDING)):
-        return ""
-    return f"need at most {limit:.0%} of {groups} groups in motion, would be {len(moving)}"
-
-
-def _alike(case: Case, groups: Set[str], among: Set[str]) -> set[str]:
-    """Return those ``among`` them that have the role of one of the groups."""
-    role_of = case.situation.role_of
-    roles = {role_of(group) for group in groups}
-    return {one for one in among if role_of(one) in roles}
+    for of_role, training in case.by_role(moved):
+        if moved.isdisjoint(training):
+            continue
+        moving = of_role.among(case.situation.groups_in_motion() | moved)
+        groups, limit = len(training), case.max_in_motion_share(of_role.role)
+        if len(moving) > max(1, int(limit * groups + _ROUNDING)):
+            return (
+                f"need at most {limit:.0%} of {groups} groups{of_role} in motion, "
+                f"would be {len(moving)}"
+            )
+    return ""
 
 
 def cordoned_share(case: Case) -> str:

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, TypeVar
 
+from msgspec.structs import replace
+
 from torchloom_core.interface.api import Policy, Predictor, WithdrawingPolicy
 from torchloom_core.interface.contract import GarbageError, checked_proposal
 from torchloom_core.interface.effector import ActiveEffector
@@ -12,9 +14,10 @@ from torchloom_core.interface.foreign import home_of, raised_in, shown
 from torchloom_core.interface.needs import PolicyNeed
 from torchloom_core.interface.view import FleetView
 from torchloom_core.live.dispatch.policy_guard import OVERRAN, Guard, PolicyOverran
-from torchloom_core.wire.decisions import PolicyFailed, Proposal, Proposed
+from torchloom_core.wire.decisions import Notice, Output, PolicyFailed, Proposal, Proposed
 from torchloom_core.wire.events import PredictorFailed
 from torchloom_core.wire.limits import MAX_TEXT
+from torchloom_core.wire.messages import Hello
 
 MAX_PROPOSALS = 10_000
 
@@ -23,12 +26,16 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class ActivePolicy:
-    """An active policy; ``dry_run_reason`` is why it is in dry run against the config."""
+    """An active policy; ``dry_run_reason`` is why it is in dry run against the config.
+
+    It sees the workers of ``roles``; empty: of all.
+    """
 
     name: str
     policy: Policy
     mode: Literal["act", "dry_run", "shadow"] = "act"
     dry_run_reason: str = ""
+    roles: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -56,23 +63,41 @@ class PolicyHost:
         self._policies = list(policies)
         self._guard = guard
         self.quarantined: dict[str, PolicyFailed] = {}
+        self._unseen: set[str] = set()
 
     def propose(
         self, view: FleetView, seq: int
     ) -> tuple[list[tuple[ActivePolicy, Proposal]], list[PolicyFailed]]:
-        """Call every policy that is not quarantined; return proposals and new failures."""
+        """Call every policy that is not quarantined; return proposals and new failures.
+
+        One whose roles have no worker yet is not called.
+        """
         proposals: list[tuple[ActivePolicy, Proposal]] = []
         failures: list[PolicyFailed] = []
         for active in self._policies:
             if active.name in self.quarantined:
                 continue
-            on_tick = partial(active.policy.on_tick, view.twin())
+            seen = view.of_roles(active.roles)
+            if len(view) and not len(seen):
+                continue
+            on_tick = partial(active.policy.on_tick, seen.twin())
             result = self._call(active, "on_tick", seq, partial(_collect_from, on_tick))
             if isinstance(result, PolicyFailed):
                 failures.append(result)
             else:
-                proposals += [(active, proposal) for proposal in result]
+                role = active.roles[0] if seen is not view and len(active.roles) == 1 else ""
+                proposals += [(active, _within(role, proposal)) for proposal in result]
         return proposals, failures
+
+    def notice_role(self, hello: Hello) -> list[Output]:
+        """Report once that there are policies, but none that sees the workers of a role."""
+        role = hello.role
+        seen = [not one.roles or role in one.roles for one in self._policies]
+        if any(seen) or not seen or role in self._unseen:
+            return []
+        self._unseen.add(role)
+        text = f"no policy sees role {role}, the role of {hello.worker}: [roles.{role}.policies]"
+        return [Notice(kind="role", text=text, worker=hello.worker)]
 
     def lapsed(self, proposed: Proposed, view: FleetView, seq: int) -> str | PolicyFailed:
         """Return why its policy gives a proposal up, or an empty string."""
@@ -81,7 +106,8 @@ class PolicyHost:
             return ""
         if not isinstance(active.policy, WithdrawingPolicy):
             return ""
-        lapsed = partial(active.policy.lapsed, view.twin(), proposed.proposal)
+        seen = view.of_roles(active.roles).twin()
+        lapsed = partial(active.policy.lapsed, seen, proposed.proposal)
         return self._call(active, "lapsed", seq, partial(_reason_from, lapsed))
 
     def _call(
@@ -103,6 +129,15 @@ class PolicyHost:
             failure = PolicyFailed(policy=active.name, rule="raised", detail=detail)
         self.quarantined[active.name] = failure
         return failure
+
+
+def _within(role: str, proposal: Proposal) -> Proposal:
+    """Return the proposal of a policy that sees one role: its action is on that role alone."""
+    action: Any = proposal.action
+    is_of_one = getattr(action, "group", None) or getattr(action, "worker", None)
+    if not role or is_of_one or getattr(action, "role", role):
+        return proposal
+    return replace(proposal, action=replace(action, role=role))
 
 
 def _reason_from(lapsed: Callable[[], Any]) -> str:
