@@ -5,13 +5,16 @@ within a collective, lasts until the timeout. So no send is waited for; receives
 peer.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup, Work
 
 _ROWS, _VALUES, _SLICES, _SUMS = 1 << 23, 2 << 23, 3 << 23, 4 << 23  # tags, apart from experts'
+
+_FEW_BYTES = 1 << 17
+"""Up to which each worker sends all numbers to all: a phase less."""
 
 
 class Peers:
@@ -33,19 +36,34 @@ class Peers:
         if self.group is not None and tensor.numel():
             self.group.recv([tensor], rank, tag).wait()
 
+    def exchange(
+        self, outgoing: Mapping[int, Tensor], incoming: Mapping[int, Tensor], tag: int
+    ) -> None:
+        """Send a tensor to each of some ranks, and wait for those that they send."""
+        if self.group is None:
+            return
+        # Receives come first: gloo sends no data before the receiver is ready.
+        works = [
+            self.group.recv([tensor], rank, tag)
+            for rank, tensor in incoming.items()
+            if tensor.numel()
+        ]
+        for rank, tensor in outgoing.items():
+            self.send(tensor, rank, tag)
+        for work in works:
+            work.wait()
+
     def gather(self, values: Tensor) -> list[Tensor]:
         """Return the values of all workers, by rank; collective.
 
         All workers have then received what was sent to them earlier.
         """
         earlier, self._sent = self._sent, []
-        for rank in self.others:
-            self.send(values, rank, _VALUES)
-        gathered = [
-            values if rank == self.rank else torch.empty_like(values) for rank in range(self.size)
-        ]
-        for rank in self.others:
-            self.receive(gathered[rank], rank, _VALUES)
+        gathered = [torch.empty_like(values) for _ in range(self.size)]
+        gathered[self.rank] = values
+        self.exchange(
+            dict.fromkeys(self.others, values), {r: gathered[r] for r in self.others}, _VALUES
+        )
         earlier.clear()
         return gathered
 
@@ -59,40 +77,37 @@ class Peers:
         sent, received : sequence of int, (workers,)
         """
         outgoing = torch.split(rows.contiguous(), list(sent))
-        for rank in self.others:
-            self.send(outgoing[rank], rank, _ROWS)
         output = rows.new_empty(sum(received), *rows.shape[1:])
         incoming = torch.split(output, list(received))
         incoming[self.rank].copy_(outgoing[self.rank])
-        for rank in self.others:
-            self.receive(incoming[rank], rank, _ROWS)
+        self.exchange(
+            {r: outgoing[r] for r in self.others}, {r: incoming[r] for r in self.others}, _ROWS
+        )
         return output
 
     def sum(self, flat: Tensor) -> Tensor:
         """Return the sum over all workers, always in the order of the ranks; collective.
 
-        Each worker sums a slice and sends the sum to the others: as few bytes as a ring.
+        Of many numbers each worker sums a slice and sends the sum to the others: as few bytes as
+        a ring.
 
         Parameters
         ----------
         flat : Tensor, (numbers,)
         """
+        if flat.nbytes <= _FEW_BYTES:
+            return ordered_sum(self.gather(flat))
         slices = flat.tensor_split(self.size)
-        for rank in self.others:
-            self.send(slices[rank], rank, _SLICES)
-        total = torch.zeros_like(flat)
-        sums = total.tensor_split(self.size)
-        mine = sums[self.rank]
-        for rank in range(self.size):
-            part = slices[self.rank] if rank == self.rank else torch.empty_like(mine)
-            if rank != self.rank:
-                self.receive(part, rank, _SLICES)
-            mine += part
-        for rank in self.others:
-            self.send(mine, rank, _SUMS)
-        for rank in self.others:
-            self.receive(sums[rank], rank, _SUMS)
-        return total
+        parts = [torch.empty_like(slices[self.rank]) for _ in range(self.size)]
+        parts[self.rank] = slices[self.rank]
+        self.exchange(
+            {r: slices[r] for r in self.others}, {r: parts[r] for r in self.others}, _SLICES
+        )
+        mine = ordered_sum(parts)
+        sums = [torch.empty_like(part) for part in slices]
+        sums[self.rank] = mine
+        self.exchange(dict.fromkeys(self.others, mine), {r: sums[r] for r in self.others}, _SUMS)
+        return torch.cat(sums)
 
     def send_state(self, data: Tensor, rank: int, tag: int) -> None:
         """Send bytes, ``(bytes,)`` of uint8, to a rank that calls :meth:`receive_state`."""
@@ -106,3 +121,11 @@ class Peers:
         data = torch.empty(int(length), dtype=torch.uint8)
         self.receive(data, rank, tag)
         return data
+
+
+def ordered_sum(parts: Sequence[Tensor]) -> Tensor:
+    """Return the sum of tensors of one shape, from the first to the last."""
+    total = parts[0].clone()
+    for part in parts[1:]:
+        total += part
+    return total

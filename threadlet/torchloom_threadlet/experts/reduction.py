@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from torchloom_threadlet.experts.peers import Peers
+from torchloom_threadlet.experts.peers import Peers, ordered_sum
 
 
 def reduce_dense(parameters: Iterable[Parameter], peers: Peers, replicas: int) -> None:
@@ -44,17 +44,11 @@ def reduce_experts(
     }
     own = {ranks: flat_gradients(parameters) for ranks, parameters in of_ranks.items()}
     for ranks, flat in own.items():
-        for rank in ranks:
-            if rank != peers.rank:
-                peers.send(flat, rank, shared[ranks][0])
-    for ranks, flat in own.items():
-        total = torch.zeros_like(flat)
-        for rank in ranks:
-            part = flat if rank == peers.rank else torch.empty_like(flat)
-            if rank != peers.rank:
-                peers.receive(part, rank, shared[ranks][0])
-            total += part
-        set_gradients(of_ranks[ranks], total / replicas)
+        parts = {rank: flat if rank == peers.rank else torch.empty_like(flat) for rank in ranks}
+        others = [rank for rank in ranks if rank != peers.rank]
+        tag = shared[ranks][0]
+        peers.exchange(dict.fromkeys(others, flat), {rank: parts[rank] for rank in others}, tag)
+        set_gradients(of_ranks[ranks], ordered_sum([*parts.values()]) / replicas)
 
 
 def flat_gradients(weights: Sequence[Parameter]) -> Tensor:
