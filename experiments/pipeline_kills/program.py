@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from torchloom_threadlet.pipeline import Pipeline, attach
 
-LAYERS, WIDTH, SAMPLES, CLASSES = 12, 192, 64, 10
+LAYERS, WIDTH, SAMPLES, CLASSES = 12, 96, 32, 10
 REPLICAS, MICRO_BATCHES, SEED = 2, 4, 41
 
 

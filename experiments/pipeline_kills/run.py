@@ -25,7 +25,7 @@ from experiments.pipeline_kills.trainer import main as train
 from torchloom_core.cli.capability import console
 
 WORKERS, DEADLINE_S, STEPS_BETWEEN = 6, 60.0, 4
-_POLL_S = 0.01
+_POLL_S = 0.03
 
 
 class Fleet:
@@ -130,7 +130,8 @@ def disturb(fleet: Fleet, count: int, rng: random.Random, at_once: int, shown: A
         first, *others = victims
         for victim in others:
             fleet.arm(victim, drawn(phase, rng))
-        fleet.arm(first, drawn(rng.choice(IN_A_STEP) if is_within else phase, rng))
+        began = rng.choice(IN_A_STEP) if is_within else phase
+        fleet.arm(first, drawn(began, rng))
         kill = Kill(phase, [victim.process for victim in victims])
         kills.append(kill)
         try:
@@ -142,6 +143,10 @@ def disturb(fleet: Fleet, count: int, rng: random.Random, at_once: int, shown: A
             break
         for victim in others:
             fleet.arm(victim, NEVER)
+        alive = {worker.process for worker in fleet.alive()}
+        if others and others[-1].process in alive:  # its moment has not come
+            kill.phase = began
+        kill.victims = [number for number in kill.victims if number not in alive]
         shown(number + 1)
     return kills
 

@@ -120,7 +120,7 @@ class _Layers(nn.Module):
         super().__init__()
         self._modules_ = nn.ModuleList(layer.module for layer in layers)
         self._numbers = [layer.number for layer in layers]
-        self._program, self._replica = program, replica
+        self._program, self._replica, self._device = program, replica, program.device
         self._step = self._micro_batch = 0
         self._versions: list[int] = []
         self.forward_s: dict[int, float] = {}
@@ -134,7 +134,7 @@ class _Layers(nn.Module):
         seed = self._program.seed
         for number, module in zip(self._numbers, self._modules_, strict=True):
             began_s = time.perf_counter()
-            torch.manual_seed(mixed(seed, self._step, self._replica, self._micro_batch, number))
+            _seed(mixed(seed, self._step, self._replica, self._micro_batch, number), self._device)
             with of_the_user():
                 output = as_values(module(*values), f"pipeline: layer {number}")
             values = tuple(_contiguous(value) for value in output)
@@ -171,6 +171,13 @@ class _Contiguous(torch.autograd.Function):
 
 def _contiguous(value: Tensor) -> Tensor:
     return _Contiguous.apply(value) if value.is_floating_point() else value.contiguous()  # type: ignore[no-untyped-call]
+
+
+def _seed(seed: int, device: torch.device) -> None:
+    """Set the random states; torch's own way keeps a trace of each call on a CPU."""
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        torch.cuda.manual_seed(seed)
 
 
 class _Stage(PipelineStage):
