@@ -15,6 +15,8 @@ class Kill(msgspec.Struct):
 
     Attributes
     ----------
+    members, members_after : int
+        Workers with a part, before it and in the generation that went on.
     known_s : float
         From the last death until the last survivor knew.
     stall_s : float
@@ -25,6 +27,8 @@ class Kill(msgspec.Struct):
 
     phase: str
     victims: list[int]
+    members: int
+    members_after: int = 0
     problem: str = ""
     known_s: float = 0.0
     stall_s: float = 0.0

@@ -26,6 +26,11 @@ def show(result: Result) -> None:
     table = Table("killed in", "kills", "known, ms", "stall, ms", "stall, longest", "problems")
     for phase, kills in _by_phase(result.kills).items():
         table.add_row(phase, *_cells(kills))
+    table.add_section()
+    as_many = [kill for kill in result.kills if kill.members_after >= kill.members]
+    fewer = [kill for kill in result.kills if kill.members_after < kill.members]
+    table.add_row("as many workers go on", *_cells(as_many))
+    table.add_row("fewer go on", *_cells(fewer))
     table.add_row("all", *_cells(result.kills))
     console().print(table)
     console().print(

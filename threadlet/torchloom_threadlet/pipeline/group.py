@@ -111,6 +111,8 @@ class Group:
         found = set()
         new = frozenset(inode for inode, _ in sockets()) - self._before
         for opened in open_sockets(new):
+            if opened.family not in (socket.AF_INET, socket.AF_INET6):
+                continue
             with contextlib.suppress(OSError):
                 if opened.getpeername()[1] == self._store_port:
                     found.add(os.fstat(opened.fileno()).st_ino)

@@ -63,7 +63,8 @@ class Pipeline:
         Returns
         -------
         float or None
-            None on a worker without a part, once all others have finished.
+            None on a worker without a part, once all others have finished; NaN on one that has
+            just got a part, with the state after a step that others have made.
 
         Raises
         ------

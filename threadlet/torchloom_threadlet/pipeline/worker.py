@@ -74,7 +74,7 @@ class Worker:
                 if self._running is None:
                     if self._begin is None and not self._wait_for_part(batch):
                         return False
-                    if self._has_rolled_forward(before):
+                    if self.committed > before:  # the script may be done with that
                         return True
                     self._enter(batch)
                 else:
@@ -82,9 +82,6 @@ class Worker:
                     return True
             except RuntimeError as error:
                 self._fault(error)
-
-    def _has_rolled_forward(self, before: int) -> bool:
-        return self.committed > before and not math.isnan(self.losses[0])
 
     def _train(self, batch: Batch) -> None:
         running, step = self._running, self.committed + 1
