@@ -27,6 +27,7 @@ _TABLES: tuple[tuple[str, type[msgspec.Struct]], ...] = (
     ("dashboard", schema.Dashboard),
     ("costs", schema.Costs),
     ("arbiter", schema.Arbiter),
+    ("roles.<name>", schema.Role),
     ("arbiter.breaker", schema.Breaker),
     ("arbiter.actions.<kind>", schema.ActionRule),
     ("guard", schema.Guard),
@@ -58,6 +59,7 @@ def main() -> None:
 def _config_page() -> str:
     meanings = _meanings()
     meanings["policies.<name>", "mode"] = _rest(schema.PolicySwitch)
+    meanings["policies.<name>", "roles"] = _rest(schema.PolicySwitch, 2)
     meanings["effectors.<name>", "mode"] = _rest(schema.EffectorSwitch)
     parts = [
         _NOTE,
@@ -102,9 +104,9 @@ def _first_sentence(cls: type[msgspec.Struct]) -> str:
     return text if text.startswith("torch") else text[:1].upper() + text[1:]
 
 
-def _rest(cls: type[msgspec.Struct]) -> str:
-    """Return the docstring's second paragraph, on one line."""
-    return " ".join((cls.__doc__ or "").split("\n\n")[1].split())
+def _rest(cls: type[msgspec.Struct], number: int = 1) -> str:
+    """Return the docstring's second paragraph, or a later one, on one line."""
+    return " ".join((cls.__doc__ or "").split("\n\n")[number].split())
 
 
 def _attributes(cls: type[msgspec.Struct]) -> dict[str, str]:

@@ -110,6 +110,7 @@ def test_every_toml_block_is_a_valid_config_or_package(page, folder):
             continue
         config = parse(block.text, block.place)
         named = {*config.policies, *config.predictors, *config.effectors}
+        named.update(name for role in config.roles.values() for name in role.policies)
         if named:
             active = activate(config, [*discover(), *found], block.place, with_effectors=True)
             assert not active.failed

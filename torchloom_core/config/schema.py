@@ -169,15 +169,17 @@ class Arbiter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Role(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``[roles.<name>]``: one of several programs of the run; absent: limits of ``[arbiter]``.
+    """``[roles.<name>]``: one of several programs of the run, see docs/roles.md.
 
-    ``price`` is what a GPU-second of the role is worth, in GPU-seconds: the arbiter multiplies the
-    net gain of its proposals by it. ``policies`` see only the workers of the role.
+    ``policies`` see only its workers.
     """
 
     min_groups: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    """Minimum number of its replica groups that keep training; absent: that of ``[arbiter]``."""
     max_in_motion_share: Share | None = None
+    """Maximum share of its groups that are moved at once; absent: that of ``[arbiter]``."""
     price: Positive = 1.0
+    """What a GPU-second of the role is worth, in GPU-seconds."""
     policies: dict[str, dict[str, Any]] = {}
 
 
@@ -308,8 +310,10 @@ class PolicySwitch(msgspec.Struct, frozen=True, kw_only=True):
     """The keys of ``[policies.<name>]`` that the Weaver reads, not the policy.
 
     ``act``: the arbiter decides. ``dry_run``: it decides, and no command is sent. ``shadow``:
-    proposals are recorded only and do not compete with others. ``roles`` are those whose workers
-    it sees; a policy of ``[roles.<name>.policies]`` sees those of that role, and has no such key.
+    proposals are recorded only and do not compete with others.
+
+    The roles whose workers it sees. A policy of ``[roles.<name>.policies]`` sees that role, and has
+    no such key.
     """
 
     mode: Literal["act", "dry_run", "shadow"] = "act"

@@ -137,7 +137,7 @@ class KnownKnobs(NamedTuple):
 
     specs: Mapping[str, KnobSpec]
     values: Sequence[Mapping[str, KnobValue]]
-    of_role: Mapping[str, Mapping[str, KnobSpec]] = MappingProxyType({})
+    of_role: Mapping[str, Mapping[str, KnobSpec]] = {}
 
 
 class KnownFaults(NamedTuple):
