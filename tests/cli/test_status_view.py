@@ -56,6 +56,26 @@ def test_the_table_of_workers_fits_in_80_columns():
     ]
 
 
+def test_of_several_roles_each_has_its_count_and_each_worker_its_role():
+    rollout = changed(worker="rollout-0-0", group="rollout-0", role="rollout", ending="silent")
+    status = Status(
+        run="run",
+        epoch=1,
+        ts_ns=0,
+        stopped=False,
+        dry_run=False,
+        ticks=1,
+        malformed=0,
+        workers=(WORKER, rollout),
+    )
+    out = io.StringIO()
+    Console(file=out, width=100).print(render(status))
+    first, heading, *rows = out.getvalue().splitlines()
+    assert first.endswith("1 of 1 trainer and 0 of 1 rollout workers training")
+    assert heading.split()[:3] == ["worker", "role", "node"]
+    assert [row.split()[1] for row in rows] == ["trainer", "rollout"]
+
+
 def test_long_names_are_folded_and_nothing_is_cut():
     node = "gpu-node-0123456789.rack7.cluster.example"
     lines = shown(changed(node=node, hazards={"trend": 0.93}))

@@ -147,17 +147,27 @@ def _cordon(node: str, status: Status) -> str:
 
 
 def _headline(status: Status) -> Text:
-    training = sum(_state(worker) == "training" for worker in status.workers)
     text = Text.assemble(
         (f"run {status.run}", "bold"),
-        f"  epoch {status.epoch}  tick {status.ticks}  "
-        f"{training} of {len(status.workers)} workers training",
+        f"  epoch {status.epoch}  tick {status.ticks}  {_training(status.workers)}",
     )
     if status.dry_run:
         text.append("  dry run: nothing is sent", "yellow")
     if status.malformed:
         text.append(f"  {status.malformed} malformed messages", "yellow")
     return text
+
+
+def _training(workers: Sequence[WorkerStatus]) -> str:
+    """Return how many workers train, of each role if there are several."""
+    roles: dict[str, list[bool]] = {}
+    for worker in workers:
+        roles.setdefault(worker.role, []).append(_state(worker) == "training")
+    if len(roles) < 2:
+        training = sum(sum(own) for own in roles.values())
+        return f"{training} of {len(workers)} workers training"
+    counts = (f"{sum(own)} of {len(own)} {printable(role)}" for role, own in roles.items())
+    return f"{' and '.join(counts)} workers training"
 
 
 def _workers(workers: Sequence[WorkerStatus], wanted: Sequence[str]) -> Table:

@@ -18,7 +18,8 @@ from torchloom_core.wire.actions import Action
 from torchloom_core.wire.capabilities import from_json
 from torchloom_core.wire.codec import UNREADABLE
 from torchloom_core.wire.decisions import CommandStatus, Outcome
-from torchloom_core.wire.operator import Answer, KnobTable, Page, Status
+from torchloom_core.wire.operator import Answer, KnobTable, Page, Status, WorkerStatus
+from torchloom_core.wire.placement import TRAINER
 
 if TYPE_CHECKING:
     from torchloom_core.live.transport import ControlClient
@@ -105,8 +106,13 @@ async def fetch_status(client: "ControlClient") -> Status:
     while page.more:
         page = await send(client, "status", Status, Page(after=page.workers[-1].worker))
         workers += page.workers
-    workers.sort(key=lambda row: (natural_key(row.group), natural_key(row.worker)))
+    workers.sort(key=_place)
     return msgspec.structs.replace(first, workers=tuple(workers), more=False)
+
+
+def _place(row: WorkerStatus) -> tuple[Any, ...]:
+    """Sort trainers first, then by role, group and worker."""
+    return row.role != TRAINER, row.role, natural_key(row.group), natural_key(row.worker)
 
 
 async def fetch_knobs(client: "ControlClient") -> KnobTable:

@@ -9,6 +9,7 @@ from torchloom_core.wire.endings import in_words
 from torchloom_core.wire.events import DeliveryStatus, Fault, RecordingGap
 from torchloom_core.wire.limits import MAX_WORKERS
 from torchloom_core.wire.messages import Exit, Hello
+from torchloom_core.wire.placement import TRAINER
 
 EFFECTOR = "effector"
 """The kind of notices about effectors."""
@@ -23,7 +24,8 @@ def of_unregistered(worker: str) -> Notice:
 
 def of_hello(hello: Hello) -> Notice:
     """Report a new incarnation of a worker."""
-    text = f"{hello.worker} registered on {hello.node}, {hello.state}"
+    role = "" if hello.role == TRAINER else f", role {hello.role}"
+    text = f"{hello.worker} registered on {hello.node}, {hello.state}{role}"
     return Notice(kind="hello", text=text, worker=hello.worker)
 
 
