@@ -18,6 +18,7 @@ from tests.evaluate.episodes import (
 from tests.fitting.models import changed
 from tests.kernel.runs import hello, telemetry
 from torchloom_core.config.loading import parse
+from torchloom_core.config.schema import Role
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.floor.errors import ModelError, PluginError
 from torchloom_core.lab.activation.activation import activate
@@ -70,12 +71,12 @@ def bundle(tmp_path_factory):
 # --- policies ---
 
 
-def live(folder, config):
+def live(folder, config, **of_b):
     """Let a kernel live through rising and falling heat, and record it."""
     kernel = Kernel(config, activate(config, discover(), "test"), RecordedGuard())
     writer = TrajectoryWriter(folder / "run", "run", 1, config, {}, START_NS)
     shown, now_ns = [], START_NS
-    script = [Recovered(epoch=1), hello("a-0"), hello("b-0")]
+    script = [Recovered(epoch=1), hello("a-0"), hello("b-0", **of_b)]
     for number in range(40):
         for worker, phase in (("a-0", 0.0), ("b-0", 2.0)):
             heat = 90.0 + 8.0 * np.sin(number / 4 + phase)
@@ -119,6 +120,22 @@ def test_a_policy_proposes_the_same_in_replay_as_live(tmp_path):
     replayed = replay_policies(recorded, arm, CONFIG, TASK)
     assert replayed.granted == sum(verdict.granted for verdict in shown)
     assert sum(replayed.denied_by.values()) == sum(not verdict.granted for verdict in shown)
+
+
+def test_a_recorded_run_of_two_roles_is_replayed_by_the_policies_of_each(tmp_path):
+    rule = {"metric": "heat", "level": 92.0, "gain_gpu_s": 1.0}
+    config = parse(HOT)
+    own = {"rollout": Role(policies={"thresholds": {"rules": [rule]}})}
+    shown, recorded = live(tmp_path, replace(config, roles=own), role="rollout")
+    assert {verdict.policy for verdict in shown} == {"thresholds", "rollout.thresholds"}
+    assert {place.role for place in recorded.placement()} == {"trainer", "rollout"}
+
+    both = Arm(name="both", kind="candidate", what="", policies=config.policies)
+    both = replace(both, roles={"rollout": own["rollout"].policies})
+    assert replay_policies(recorded, both, CONFIG, TASK).proposals == len(shown)
+    trainers = replace(both, roles={})
+    of_trainers = [verdict for verdict in shown if verdict.policy == "thresholds"]
+    assert replay_policies(recorded, trainers, CONFIG, TASK).proposals == len(of_trainers)
 
 
 def test_proposals_count_as_alarms_of_the_nodes_they_are_about(tmp_path):

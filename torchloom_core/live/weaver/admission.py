@@ -52,7 +52,9 @@ def unwanted(
     if request.node not in fleet.cordons.nodes or alive == request.incarnation:
         return ""
     group = request.group or fleet.group_of(request.worker)  # an older Threadlet names none
-    others = len(training - {group})
+    role = fleet.role_of(group)
+    alike = {one for one in training if not role or fleet.role_of(one) == role}
+    others = len(alike - {group})
     if others < max(1, min_groups):
         return ""
     groups = "1 other group trains" if others == 1 else f"{others} other groups train"

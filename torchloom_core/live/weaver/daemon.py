@@ -241,7 +241,8 @@ class Weaver:
         kernel = self._kernel
 
         async def handle(request: JoinRequest) -> JoinReply:
-            training, need = kernel.run.training_groups(), self._config.arbiter.min_groups
+            training = kernel.run.training_groups()
+            need = self._config.min_groups(kernel.fleet.role_of(request.group))
             now_ns, warn = self._clock.now_ns(), self._limited_log.add
             return admitted(request, enrolment, kernel.fleet, now_ns, training, need, warn)
 
