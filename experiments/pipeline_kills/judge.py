@@ -134,7 +134,9 @@ def judged(
     for worker in workers:
         steps = [step for _, step, _ in worker.commits]
         lost += sum(later != step + 1 for step, later in itertools.pairwise(steps))
-        other += sum(loss != losses[step - 1] for _, step, loss in worker.commits)
+        # A joiner learns of the step that it starts from, and not of its loss.
+        seen = [(step, loss) for _, step, loss in worker.commits if loss != "nan"]
+        other += sum(loss != losses[step - 1] for step, loss in seen)
     saved = [torch.load(path, weights_only=True) for path in folder.glob("*.pt")]
     differ = sum(not torch.equal(w[n], weights[n]) for w in saved for n in w)
     if {n for w in saved for n in w} != set(weights):

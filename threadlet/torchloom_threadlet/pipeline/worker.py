@@ -22,6 +22,7 @@ from torchloom_threadlet.pipeline.warm_up import warm_up
 _log = logging.getLogger(__name__)
 _COPIES = 3 << 20  # tags, apart from those of a step
 _INPUTS = "inputs"
+_MEASURED = 20  # steps
 
 
 class Worker:
@@ -42,6 +43,8 @@ class Worker:
         self.losses: tuple[float, ...] = (math.nan,) * program.replicas
         self.held: dict[int, Layer] = {}
         self.number = 0
+        self._spare: dict[int, Layer] = {}
+        """Held before, without a part in this generation; others may not have their copies yet."""
         self._program, self._name, self._link, self._group = program, name, link, group
         self._begin: Begin | None = None
         self._running: Generation | None = None
@@ -52,6 +55,7 @@ class Worker:
         self._shapes: tuple[Values, ...] = ()
         self._inputs = ""
         self._layer_s: dict[int, float] = {}
+        self._measured = 0
         self._is_warm = False
         self._messages = Messages()
 
@@ -94,6 +98,7 @@ class Worker:
         stop = vote(self._messages, step, self._link.asked_for)
         self._commit()
         self._layer_s.update(running.layer_s)
+        self._measured += 1
         if stop > self.number:
             self._stop()
 
@@ -103,7 +108,7 @@ class Worker:
         with of_the_user():
             self._last.commit()
         self.committed, self.losses = self._reduced, self._reduced_losses
-        self._reduced, self._last = -1, None
+        self._reduced, self._last, self._spare = -1, None, {}
         self._link.progress(self.number, self.committed, self._seconds())
 
     def _fault(self, error: RuntimeError) -> None:
@@ -125,12 +130,15 @@ class Worker:
                 generation=self.number,
                 committed=self.committed,
                 reduced=self._reduced,
-                layers=tuple(sorted(self.held)),
+                layers=tuple(sorted(self.held if self._reduced >= 0 else self._has())),
                 layer_s=self._seconds(),
             )
         )
 
     def _seconds(self) -> tuple[float, ...]:
+        """Return the seconds of each layer, once they do not rest on a few steps alone."""
+        if self._measured < _MEASURED:
+            return ()
         count = len(self._program.layers)
         return tuple(self._layer_s.get(layer, 0.0) for layer in range(count))
 
@@ -150,13 +158,13 @@ class Worker:
             if self._name in _members(begin):
                 self._begin = begin
                 return True
-            self.held, self._last, self._reduced = {}, None, -1
+            self.held, self._spare, self._last, self._reduced = {}, {}, None, -1
 
     def _roll_forward(self, committed: int) -> None:
         if committed == self._reduced and committed == self.committed + 1:
             self._commit()
         elif committed != self.committed:
-            self.held, self.committed = {}, committed
+            self.held, self._spare, self.committed = {}, {}, committed
             self.losses = (math.nan,) * self._program.replicas
         self._reduced, self._last = -1, None
 
@@ -174,7 +182,7 @@ class Worker:
         assert begin is not None
         assignment = begin.assignment
         mine = assignment.layers_of(self._name)
-        missing = {layer: self._new_layer(layer) for layer in mine if layer not in self.held}
+        missing = {layer: self._new_layer(layer) for layer in mine if layer not in self._has()}
         self._group.form(self.number, begin.store, members, self._name)
         self._exchange_inputs(begin, batch)
         self._copy(begin.copies, members, missing)
@@ -182,11 +190,16 @@ class Worker:
             if self.committed >= 0:
                 raise PipelineError(f"{self._name}: need a copy of layers {sorted(missing)}")
             self.held |= missing
-        self.held = {layer: self.held[layer] for layer in mine}
+        has = self._has()
+        self.held = {layer: has.pop(layer) for layer in mine}
+        self._spare = has
         self._running = Generation(
             self._program, assignment, self._name, self.held, self._shapes, self._messages
         )
         self._is_warm = True
+
+    def _has(self) -> dict[int, Layer]:
+        return {**self._spare, **self.held}
 
     def _new_layer(self, number: int) -> Layer:
         with of_the_user():
@@ -216,7 +229,7 @@ class Worker:
         for number, copy in enumerate(copies):
             tag = _COPIES + 2 * number
             if copy.source == self._name:
-                data = to_bytes(self.held[copy.layer])
+                data = to_bytes(self._has()[copy.layer])
                 target = members.index(copy.target)
                 self._messages.send(torch.tensor([len(data)]), target, tag)
                 self._messages.send(data, target, tag + 1)
