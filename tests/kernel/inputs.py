@@ -3,6 +3,7 @@
 import struct
 from typing import Any, get_args
 
+import msgspec
 from hypothesis import strategies as st
 
 from torchloom_core.capabilities.admit import AdmitGroup
@@ -19,7 +20,7 @@ from torchloom_core.capabilities.preview import PreviewChange
 from torchloom_core.capabilities.probe import ProbeLinks
 from torchloom_core.capabilities.resume import ResumeRun
 from torchloom_core.capabilities.uncordon import UncordonNode
-from torchloom_core.wire.actions import Action, ChangeKnob
+from torchloom_core.wire.actions import Action, ChangeKnob, ChangeKnobs
 from torchloom_core.wire.commands import Ack, AckStatus
 from torchloom_core.wire.events import (
     Backlog,
@@ -54,6 +55,7 @@ KNOBS = (
 )
 
 workers = st.sampled_from([*WORKERS, "stranger"])
+roles = st.sampled_from(["", "trainer", "rollout"])
 groups = st.sampled_from(["a", "b", "c", "s", "nowhere"])
 nodes = st.sampled_from(["n1", "n2", "n3", "node-a", "node-s", "nowhere"])
 incarnations = st.integers(1, 3)
@@ -76,10 +78,18 @@ hellos = st.builds(
     incarnation=incarnations,
     node=st.sampled_from(["n1", "n2", "n3"]),
     rack=st.sampled_from(["", "r1"]),
+    role=st.sampled_from(["trainer", "trainer", "rollout"]),
     state=states,
     knobs=st.lists(st.sampled_from(KNOBS), unique_by=lambda k: k.name).map(tuple),
     values=st.dictionaries(st.sampled_from(["lr", "every"]), values, max_size=2),
-    actuators=st.sampled_from([(), ("checkpoint",), ("checkpoint", "probe", "survey", "rehearse")]),
+    actuators=st.sampled_from(
+        [
+            (),
+            ("checkpoint",),
+            ("fenced_change", "checkpoint", "saves_together"),
+            ("checkpoint", "probe", "survey", "rehearse"),
+        ]
+    ),
     probe_address=probe_addresses,
 )
 
@@ -146,10 +156,12 @@ actions: st.SearchStrategy[Action] = st.one_of(
         knob=st.sampled_from(["lr", "every", "mode", "lt"]),
         value=values,
         worker=st.none() | workers,
+        role=st.just(msgspec.UNSET) | roles,
     ),
-    st.builds(SaveCheckpoint, group=st.none() | groups),
-    st.builds(PauseRun),
-    st.builds(ResumeRun),
+    st.builds(ChangeKnobs, values=st.dictionaries(st.just("mode"), values, min_size=1), role=roles),
+    st.builds(SaveCheckpoint, group=st.none() | groups, role=roles),
+    st.builds(PauseRun, role=roles),
+    st.builds(ResumeRun, role=roles),
     st.builds(CollectDump, worker=workers),
     st.lists(workers, min_size=2, max_size=6, unique=True).map(
         lambda named: ProbeLinks(pairs=tuple(zip(named[::2], named[1::2], strict=False)))
