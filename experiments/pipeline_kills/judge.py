@@ -132,9 +132,11 @@ def judged(
         _measure(kill, workers)
     lost = other = 0
     for worker in workers:
-        steps = [step for _, step, _ in worker.commits]
-        lost += sum(later != step + 1 for step, later in itertools.pairwise(steps))
-        # A joiner learns of the step that it starts from, and not of its loss.
+        # A worker that had no part meanwhile learns of the step that it starts from, not its loss.
+        lost += sum(
+            later != step + 1 and loss != "nan"
+            for (_, step, _), (_, later, loss) in itertools.pairwise(worker.commits)
+        )
         seen = [(step, loss) for _, step, loss in worker.commits if loss != "nan"]
         other += sum(loss != losses[step - 1] for step, loss in seen)
     saved = [torch.load(path, weights_only=True) for path in folder.glob("*.pt")]

@@ -102,7 +102,7 @@ class Fleet:
         members, alive = self.members(), self.alive()
         rest = [worker for worker in alive if worker not in members]
         return (
-            len(members) >= WORKERS - 1
+            len(members) >= WORKERS - 2
             and all(worker.is_warm for worker in rest)
             and all(worker.since_begun >= STEPS_BETWEEN for worker in members)
         )
@@ -134,12 +134,13 @@ def disturb(fleet: Fleet, count: int, rng: random.Random, at_once: int, shown: A
             fleet.arm(victim, drawn(phase, rng))
         began = rng.choice(IN_A_STEP) if is_within else phase
         fleet.arm(first, drawn(began, rng))
+        generation = first.generation
         kill = Kill(phase, [victim.process for victim in victims], len(fleet.members()))
         kills.append(kill)
         try:
             fleet.until(lambda first=first: first not in fleet.alive())
             begun = time.monotonic()
-            fleet.until(lambda kill=kill, begun=begun: _goes_on(fleet, kill, begun))
+            fleet.until(lambda k=kill, b=begun, g=generation: _goes_on(fleet, k, b, g))
         except TimeoutError:
             kill.problem = "does not go on"
             break
@@ -167,9 +168,9 @@ def drawn_victims(fleet: Fleet, count: int, phase: str, rng: random.Random) -> l
             return victims
 
 
-def _goes_on(fleet: Fleet, kill: Kill, begun_s: float) -> bool:
-    """Return whether the survivors have trained for some steps since."""
-    members = fleet.members()
+def _goes_on(fleet: Fleet, kill: Kill, begun_s: float, generation: int) -> bool:
+    """Return whether the survivors have trained for some steps since, in a later generation."""
+    members = [worker for worker in fleet.members() if worker.generation > generation]
     last = members and min(worker.last_commit_s for worker in members)
     armed = [number for number in kill.victims if number in {w.process for w in members}]
     if armed and last and last - begun_s > 2.0:  # the moment has not come: there was no copy
