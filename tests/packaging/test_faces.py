@@ -35,7 +35,7 @@ FACES = {
         fill_unknown_columns in_words json_part known_s minimum part_of step_means
     """,
     "torchloom_core.wire.capability": """
-        Action Count Finite KnobName KnobValue KnobValues MetricName Name Operation ShortText
+        Action Count Finite KnobName KnobValue KnobValues MetricName Name Operation RoleName ShortText
         Target Text
     """,
     "torchloom_core.live.capability": """
@@ -47,7 +47,7 @@ FACES = {
     """,
     "torchloom_core.cli.capability": """
         HERE WAIT_S
-        AsJson Connection Duration RequestError Wait
+        AsJson Connection Duration RequestError Role Wait
         console propose
     """,
     "torchloom_core.testing": """
