@@ -35,8 +35,8 @@ FACES = {
         fill_unknown_columns in_words json_part known_s minimum part_of step_means
     """,
     "torchloom_core.wire.capability": """
-        Action Count Finite KnobName KnobValue KnobValues MetricName Name Operation RoleName ShortText
-        Target Text
+        Action Count Finite KnobName KnobValue KnobValues MetricName Name Operation RoleName
+        ShortText Target Text
     """,
     "torchloom_core.live.capability": """
         ActionKind Cordons Notice Output Plan Run Stage Stages Subject
