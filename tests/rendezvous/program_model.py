@@ -120,10 +120,12 @@ class Model:
     def steps_of(self, worker):
         g, k = worker.generation, worker.committed + 1
         members = worker.begin.assignment.workers if worker.begin else ()
+        if self.is_done(worker):
+            return ["finish"]
         if worker.phase == "copies":
             return ["copy"] if self.can_copy(worker) else self.errors(worker)
         if worker.phase == "computes":
-            return ["finish"] if k >= self.steps else ["compute", *self.errors(worker)]
+            return ["compute", *self.errors(worker)]
         if worker.phase == "computed":
             peers = {p for n in worker.needs for p in worker.begin.assignment.holders(n)}
             done = all((g, k, peer) in self.computed for peer in peers)
@@ -132,6 +134,10 @@ class Model:
             done = all((g, k, name) in self.cast for name in members)
             return (["commit"] if done else []) + self.errors(worker)
         return []
+
+    def is_done(self, worker):
+        """Return whether its script makes no other step; it forms no group for one, either."""
+        return worker.committed + 1 >= self.steps and worker.phase in ("copies", "computes")
 
     def errors(self, worker):
         """Return what a worker notices by itself: a peer's connection has ended."""
@@ -264,10 +270,8 @@ class Model:
             worker.is_alive = False
             worker.inbox.clear()
         elif isinstance(message, Stop):
-            if message.generation == worker.generation and worker.phase not in (
-                "stopped",
-                "finished",
-            ):
+            is_over = worker.phase in ("stopped", "finished") or self.is_done(worker)
+            if message.generation == worker.generation and not is_over:
                 self.stop(worker)
         elif isinstance(message, Regroup):
             worker.asked = max(worker.asked, message.next)

@@ -15,6 +15,7 @@ from tests.waiting import soon
 from torchloom_core.wire.generations import (
     Beat,
     Begin,
+    Fault,
     FromRendezvous,
     Halt,
     Join,
@@ -72,7 +73,9 @@ def start(tmp_path):
         if running:
             running[-1].kill()
             running[-1].wait()
-        command = [sys.executable, "-m", "torchloom_core.cli", "rendezvous", *map(str, options)]
+        patient = () if "--heartbeat-timeout-s" in options else ("--heartbeat-timeout-s", 300)
+        options = map(str, [*patient, *options])
+        command = [sys.executable, "-m", "torchloom_core.cli", "rendezvous", *options]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=tmp_path)
         running.append(process)
         return int(process.stdout.readline().rsplit(":", 1)[1])
@@ -142,6 +145,19 @@ async def test_workers_are_taken_from_a_loss_over_a_joiner_to_the_end(start, con
     for client in clients:
         client.send(Leave(finished=True, committed=20))
     assert {(await client.next(Halt)).status for client in clients} == {"finished"}
+
+
+async def test_workers_that_end_after_different_steps_are_ended_with_the_reason(start, connect):
+    port = start("--workers", 2, "--bind", "127.0.0.1:0")
+    clients = [await connect(port, f"w{n}", replicas=1) for n in range(2)]
+    begin, _ = await all_begin(clients)
+    clients[0].send(Leave(finished=True, committed=4))
+    clients[1].send(Fault(generation=1, detail="a peer is gone"))
+    await clients[1].next(Stop)
+    clients[1].stopped(begin, committed=4)
+    halt = await clients[1].next(Halt)
+    assert halt.status == "lost"
+    assert halt.why.startswith("w1 goes on after step 4, the last one of a worker")
 
 
 async def test_a_lost_layer_ends_the_program_with_the_reason(start, connect):

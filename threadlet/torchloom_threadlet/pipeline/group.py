@@ -113,7 +113,7 @@ class Group:
         for opened in open_sockets(new):
             if opened.family not in (socket.AF_INET, socket.AF_INET6):
                 continue
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, IndexError):  # IndexError: not TCP
                 if opened.getpeername()[1] == self._store_port:
                     found.add(os.fstat(opened.fileno()).st_ino)
         return frozenset(found)

@@ -41,6 +41,7 @@ from torchloom_core.wire.generations import (
 
 Phase = Literal["forming", "running", "stopping"]
 _SHOWN = 256
+_LAST = "the last one of a worker that has finished: end all workers after the same step"
 _BALANCE_S = 5.0  # between two looks at the measured times
 
 
@@ -147,7 +148,6 @@ class Rendezvous:
             case Stopped(generation=number) if is_present and number == self.last_generation:
                 known.stopped = message
                 self._times.take(worker, message.layer_s)
-                self._times.take(worker, message.layer_s)
                 planned = self._asked_for > number
                 return ([] if planned else self._stop(f"{worker} has stopped")) + self._go_on()
             case Leave(finished=True):
@@ -166,9 +166,8 @@ class Rendezvous:
             self._program = None
         if known is None or not was_member:
             return []
-        if known.has_finished:
-            return self._go_on()
-        return self._stop(f"{worker} {why}") + self._go_on()
+        stop = [] if known.has_finished else self._stop(f"{worker} {why}")
+        return stop + self._go_on()
 
     def tick(self, now_s: float) -> list[Send]:
         """End workers that are silent, or do not leave a generation that is over."""
@@ -189,13 +188,8 @@ class Rendezvous:
         return sends + self._balance()
 
     def _is_member(self, worker: str) -> bool:
-        known = self._workers.get(worker)
-        return (
-            known is not None
-            and self.assignment is not None
-            and known.generation == self.assignment.generation
-            and worker in self.assignment.workers
-        )
+        known, present = self._workers.get(worker), self.assignment
+        return known is not None and present is not None and known.generation == present.generation
 
     def _not_stopped(self) -> list[str]:
         """Return the members that have neither left the present generation nor finished."""
@@ -270,6 +264,10 @@ class Rendezvous:
         if self._final is not None:
             if all(self._workers[name].has_finished for name in self.members):
                 return self._halt("all steps are done", status="finished")
+            stopped = ((name, self._workers[name].stopped) for name in self.members)
+            more = [name for name, one in stopped if one and one.committed >= self._final]
+            if more:
+                return self._halt(f"{more[0]} goes on after step {self._final}, {_LAST}")
             # The others can commit the last step, and need no peer for it.
             everywhere = everything(present), everything(present, experts=True)
             return self._begin(present, Holdings(self._final, *everywhere))
