@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from tests.examples import examples
@@ -161,6 +161,7 @@ def test_a_truncated_message_is_no_message(name, data):
 @example(noise=b"\xdd\xff\xff\xff\xff")
 @example(noise=b"\xc6\xff\xff\xff\xff")
 def test_noise_is_a_message_error_and_nothing_else(name, noise):
+    assume(noise.translate(None, b" \t\r\n") not in (b"{}", b"\x80"))  # a message of defaults
     with pytest.raises(MessageError, match=name.replace("_", " ")):
         WIRES[name][2](noise)
 
