@@ -197,7 +197,8 @@ class Model:
         self.best = max(self.best, worker.committed)
 
     def stop(self, worker):
-        whole = tuple(n for n in worker.needs if worker.layers.get(n) == worker.committed)
+        held = worker.needs if worker.reduced > worker.committed else worker.layers
+        whole = tuple(n for n in held if worker.layers.get(n) == worker.committed)
         worker.outbox.append(
             Stopped(
                 generation=worker.generation,
@@ -259,8 +260,8 @@ class Model:
         there = set()
         for worker in alive:
             if worker.committed == step or worker.committed == step - 1 == worker.reduced - 1:
-                at = worker.committed
-                there |= {n for n in worker.needs if worker.layers.get(n) == at}
+                held = worker.needs if worker.reduced > worker.committed else worker.layers
+                there |= {n for n in held if worker.layers.get(n) == worker.committed}
         if there == set(range(LAYERS)):
             self.fail(f"it ends ({self.halted}), although each layer is held")
 

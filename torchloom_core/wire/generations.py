@@ -80,8 +80,8 @@ class Stopped(msgspec.Struct, frozen=True, kw_only=True, tag="stopped"):
     reduced : int
         The step whose reduced gradients it keeps, -1 for none.
     layers, experts : tuple of int
-        Those of its assignment that it holds whole, as of ``committed``. Of others it keeps no
-        gradients, so that it could not commit ``reduced`` for them.
+        Those that it holds whole, as of ``committed``. Once it has reduced a step, only those of
+        its assignment: of others it has no gradients, and could not commit that step for them.
     layer_s : tuple of float
         Measured seconds of forward and backward of each layer and micro-batch, ``(layers,)``;
         0 where it has measured none.
