@@ -15,7 +15,7 @@ from torch.distributed.distributed_c10d import AllToAllOptions
 from torchft import ProcessGroupGloo
 
 from tests.threadlet.gloo_peer import answer, configure, ended
-from torchloom_threadlet.adapters.torchft import connections
+from torchloom_threadlet import gloo_sockets
 from torchloom_threadlet.adapters.torchft.connections import Connections
 from torchloom_threadlet.compression import CompressedProcessGroup
 
@@ -138,7 +138,7 @@ class Rank:
     def _links(self):
         return [
             [opened.getsockname()[1], opened.getpeername()[1], _sent_over(opened)]
-            for opened in connections._opened(self.connections._inodes)
+            for opened in gloo_sockets.open_sockets(self.connections._inodes)
         ]
 
     def collectives(self, rank, ranks):
@@ -190,14 +190,14 @@ def _ended(work):
 
 def _acknowledged(inodes):
     total = 0
-    for opened in connections._opened(inodes):
+    for opened in gloo_sockets.open_sockets(inodes):
         total += _sent_over(opened)
     return total
 
 
 def _sent_over(opened):
     info = opened.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
-    return struct.unpack_from("Q", info, connections._TCP_BYTES_AT)[0]
+    return struct.unpack_from("Q", info, gloo_sockets._TCP_BYTES_AT)[0]
 
 
 def main():
