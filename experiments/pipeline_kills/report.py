@@ -15,6 +15,7 @@ from torchloom_core.cli.capability import console
 
 def write(result: Result, path: Path, asked: dict[str, Any]) -> None:
     """Write the result as JSON, and its plot beside it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     options = {name: str(value) for name, value in asked.items()}
     text = msgspec.json.encode({"asked": options, "result": result})
     path.write_bytes(msgspec.json.format(text, indent=1))
