@@ -46,6 +46,18 @@ def test_a_rank_that_the_others_wait_for_is_named_once_it_was_slow_for_a_while()
     assert ranks.summary == f"{text}; median own work in a step 0.1 s"
 
 
+def test_workers_of_another_role_are_not_compared_with_trainers():
+    ranks = Ranks()
+    slower = [replace(hello(f"r{number}-0"), role="rollout") for number in range(4)]
+    for each in slower:
+        ranks.board.add(each, ranks.now_s)
+    ranks.names += [each.worker for each in slower]
+    ranks.train(20, step_s={each.worker: 0.9 for each in slower})
+    assert ranks.summary == ""
+    ranks.train(20, step_s={each.worker: 0.9 for each in slower} | {"g1-0": 0.6})
+    assert ranks.summary == "1 slow rank: g1-0 0.6 s (3.0x the median); median step time 0.2 s"
+
+
 def test_a_rank_that_was_below_the_threshold_meanwhile_is_not_yet_slow():
     ranks = Ranks()
     ranks.train(5, own_s={"g1-0": 0.19})

@@ -162,7 +162,8 @@ class Board:
         self.time_account.update(now_s, states, self.steps(), self._job[: len(self.places)])
         moves = self.progress_age_s(now_s) <= self.time_account.stalled_after_s
         trains = (states == _CODE["training"]) & moves
-        self.slow.update(now_s, trains, self.values(OWN_S), self.values(WHOLE_S))
+        judged = trains & self._of_one_role()
+        self.slow.update(now_s, judged, self.values(OWN_S), self.values(WHOLE_S))
         for column, name in enumerate(self.metrics):
             recent = self._values[:count, column][self._seen_s[:count] >= now_s - 2.0]
             recent = recent[np.isfinite(recent)]
@@ -172,6 +173,15 @@ class Board:
                 self.series[name].add(now_s, float(low), float(np.median(recent)), float(high))
         self._low.fill(np.nan)
         self._high.fill(np.nan)
+
+    def _of_one_role(self) -> NDArray[np.bool_]:
+        """Return which rows are trainers: other roles take longer for a step by design.
+
+        Without a trainer, those of the first role by name.
+        """
+        roles = [place.role for place in self.places]
+        judged = TRAINER if TRAINER in roles else min(roles, default=TRAINER)
+        return np.array([role == judged for role in roles], dtype=np.bool_)
 
     # --- views ---
 
