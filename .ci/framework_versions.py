@@ -26,7 +26,7 @@ FRAMEWORKS = {
     "transformers": ("transformers", "5.20.0", "5.24.0"),
     "accelerate": ("accelerate", "1.13.0", "1.15.0"),
     "ray": ("ray", "2.60.0", "2.60.0"),
-    "deepspeed": ("deepspeed", "0.19.4", "0.19.8"),
+    "deepspeed": ("deepspeed", "0.19.8", "0.19.8"),
     "torchtitan": ("torchtitan", "0.3.0", "0.3.0"),
     "monarch": ("torchmonarch", "0.7.0", "0.7.0"),
     "nvrx": ("nvidia-resiliency-ext", "0.4.1", "0.4.1"),

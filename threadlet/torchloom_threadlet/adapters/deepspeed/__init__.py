@@ -2,7 +2,7 @@
 
 from torchloom_threadlet.adapters.framework import require
 
-require("deepspeed", "0.19.4", "deepspeed")
+require("deepspeed", "0.19.8", "deepspeed")
 
 from torchloom_threadlet.adapters.deepspeed.attaching import attach, resume  # noqa: E402
 
