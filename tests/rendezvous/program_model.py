@@ -72,7 +72,7 @@ class Model:
             self.start(f"w{number}")
 
     def save(self, saved):
-        self.saved = saved
+        self.saved = saved or self.saved
 
     def start(self, name):
         self.starts += 1
@@ -252,8 +252,10 @@ class Model:
                 worker.inbox.append(message)
 
     def check_lost(self):
-        """A run may end only if no assignment can follow."""
-        alive = [w for w in self.workers.values() if w.is_alive and w.generation]
+        """A run may end only if no assignment can follow; who is left out gives up its layers."""
+        members = self.saved.assignment.workers if self.saved else ()
+        alive = [w for w in self.workers.values() if w.is_alive and w.name in members]
+        alive = [w for w in alive if w.generation]
         step = max((w.committed for w in alive), default=None)
         if step is None:
             return
