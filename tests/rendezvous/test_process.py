@@ -160,6 +160,17 @@ async def test_workers_that_end_after_different_steps_are_ended_with_the_reason(
     assert halt.why.startswith("w1 goes on after step 4, the last one of a worker")
 
 
+async def test_an_expert_that_nobody_holds_any_more_is_left_out(start, connect):
+    port = start("--workers", 2, "--bind", "127.0.0.1:0")
+    clients = [await connect(port, f"w{n}", experts=2) for n in range(2)]
+    begin, _ = await all_begin(clients)
+    assert begin.assignment.experts == (("w0",), ("w1",))
+    await clients[0].end()
+    await clients[1].next(Stop)
+    clients[1].stopped(begin, committed=3, reduced=3)
+    assert (await clients[1].next(Begin)).assignment.experts == ((), ())
+
+
 async def test_a_lost_layer_ends_the_program_with_the_reason(start, connect):
     port = start("--workers", 2, "--bind", "127.0.0.1:0")
     clients = [await connect(port, f"w{n}", replicas=1) for n in range(2)]

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
+import msgspec
+
 from torchloom_core.wire.assignment import Assignment
 from torchloom_core.wire.generations import Join, Stopped
 
@@ -55,6 +57,13 @@ def everything(assignment: Assignment, *, experts: bool = False) -> Parts:
     """Return what each worker holds if it needs no copy."""
     own = assignment.experts_of if experts else assignment.layers_of
     return {name: frozenset(own(name)) for name in assignment.workers}
+
+
+def without_lost(assignment: Assignment, experts: Parts) -> Assignment:
+    """Return the assignment without holders of experts that no worker has any more."""
+    there = {number for own in experts.values() for number in own}
+    kept = tuple(held if n in there else () for n, held in enumerate(assignment.experts))
+    return msgspec.structs.replace(assignment, experts=kept)
 
 
 def why_lost(present: Assignment, held: Parts) -> str:

@@ -20,11 +20,12 @@ from torchloom_core.live.rendezvous.holdings import (
     everything,
     holdings,
     why_lost,
+    without_lost,
 )
 from torchloom_core.live.rendezvous.known_worker import KnownWorker, Send
 from torchloom_core.live.rendezvous.measured import Times
 from torchloom_core.live.rendezvous.settings import Saved, Settings
-from torchloom_core.wire.assignment import Assignment
+from torchloom_core.wire.assignment import MAX_PARTS, Assignment
 from torchloom_core.wire.generations import (
     Beat,
     Begin,
@@ -105,6 +106,8 @@ class Rendezvous:
         known = self._workers.get(join.worker)
         if known is not None and join.incarnation < known.join.incarnation:
             return f"{join.worker}: a process that was started later has this name"
+        if known is None and len(self._workers) >= MAX_PARTS:
+            return f"{join.worker}: need at most {MAX_PARTS} workers, this is one more"
         first = join if self._is_stale(join) else self._program or join
         return difference(join, first, is_new=self.assignment is None)
 
@@ -142,7 +145,6 @@ class Rendezvous:
             case Beat():
                 known.committed = message.committed
                 self._times.take(worker, message.layer_s)
-                return []
             case Fault(generation=number) if is_present and number == self.last_generation:
                 return self._stop(f"{worker}: {message.detail}")
             case Stopped(generation=number) if is_present and number == self.last_generation:
@@ -263,7 +265,7 @@ class Rendezvous:
             return []
         if self._final is not None:
             if all(self._workers[name].has_finished for name in self.members):
-                return self._halt("all steps are done", status="finished")
+                return self._halt("all steps are done", finished=True)
             stopped = ((name, self._workers[name].stopped) for name in self.members)
             more = [name for name, one in stopped if one and one.committed >= self._final]
             if more:
@@ -289,6 +291,7 @@ class Rendezvous:
         program = self._program
         assert program is not None
         others = tuple(name for name in self._workers if name not in chosen.workers)
+        chosen = without_lost(chosen, has.experts)
         chosen = msgspec.structs.replace(chosen, generation=number, standbys=others)
         first = next(name for name in chosen.workers if name in self._workers)
         begin = Begin(
@@ -334,15 +337,13 @@ class Rendezvous:
     def _known(self) -> Known:
         return Known(self._times.program(self._program), self._stages, self.settings.rates)
 
-    def _halt(
-        self, why: str, status: Literal["lost", "refused", "finished"] = "lost"
-    ) -> list[Send]:
+    def _halt(self, why: str, *, finished: bool = False) -> list[Send]:
         """End the program for all workers, and wait for its next start."""
         self.save(None)
-        sends = [Send(name, Halt(why=why, status=status)) for name in self._workers]
-        closings = [Send(name, None) for name in self._workers]
+        halt = Halt(why=why, status="finished" if finished else "lost")
+        sends = [Send(name, one) for one in (halt, None) for name in self._workers]
         self._workers, self._missing = {}, set()
         self.assignment = self._program = self._stop_sent_s = None
         self._times.forget()
         self.phase, self._asked_for, self._final = "forming", 0, None
-        return sends + closings
+        return sends
