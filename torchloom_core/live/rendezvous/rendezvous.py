@@ -13,7 +13,7 @@ import msgspec
 from torchloom_core.assignments.answers import first_assignment
 from torchloom_core.assignments.checking import copies, expert_copies
 from torchloom_core.floor.errors import AssignmentError
-from torchloom_core.live.rendezvous.choice import Known, following, rebalanced, with_standbys
+from torchloom_core.live.rendezvous.choice import Known, following
 from torchloom_core.live.rendezvous.holdings import (
     Holdings,
     difference,
@@ -24,7 +24,9 @@ from torchloom_core.live.rendezvous.holdings import (
 )
 from torchloom_core.live.rendezvous.known_worker import KnownWorker, Send
 from torchloom_core.live.rendezvous.measured import Times
+from torchloom_core.live.rendezvous.planned import Planned
 from torchloom_core.live.rendezvous.settings import Saved, Settings
+from torchloom_core.live.rendezvous.workers import Workers
 from torchloom_core.wire.assignment import MAX_PARTS, Assignment
 from torchloom_core.wire.generations import (
     Beat,
@@ -35,7 +37,6 @@ from torchloom_core.wire.generations import (
     Join,
     Leave,
     Outlook,
-    Regroup,
     Stop,
     Stopped,
 )
@@ -43,7 +44,6 @@ from torchloom_core.wire.generations import (
 Phase = Literal["forming", "running", "stopping"]
 _SHOWN = 256
 _LAST = "the last one of a worker that has finished: end all workers after the same step"
-_BALANCE_S = 5.0  # between two looks at the measured times
 
 
 @dataclass(slots=True)
@@ -73,12 +73,11 @@ class Rendezvous:
     _program: Join | None = None
     _times: Times = field(default_factory=Times)
     _stages: int = 0
-    _workers: dict[str, KnownWorker] = field(default_factory=dict)
+    _workers: Workers = field(default_factory=Workers)
     _missing: set[str] = field(default_factory=set)
     _missing_until_s: float = 0.0
     _stop_sent_s: float | None = None
-    _asked_for: int = 0
-    _balanced_s: float = 0.0
+    _planned: Planned = field(default_factory=Planned)
     _final: int | None = None  # the last step of all, once a worker has finished
 
     def __post_init__(self) -> None:
@@ -92,14 +91,12 @@ class Rendezvous:
     @property
     def members(self) -> tuple[str, ...]:
         """The connected workers of the present generation that have a part in it."""
-        names = self.assignment.workers if self.assignment else ()
-        return tuple(name for name in names if self._is_member(name))
+        return self._workers.members(self.assignment)
 
     @property
     def standbys(self) -> tuple[str, ...]:
         """The connected workers that have no part in the present generation."""
-        members = set(self.members)
-        return tuple(name for name in self._workers if name not in members)
+        return self._workers.standbys(self.assignment)
 
     def refusal(self, join: Join) -> str:
         """Return in one line why a worker cannot take part; "" if it can."""
@@ -123,13 +120,12 @@ class Rendezvous:
             program=self._program,
             layer_s=tuple(known.layer_s) if known.is_measured else (),
             slowness=dict(known.slowness),
-            committed=max((one.committed for one in self._workers.values()), default=-1),
+            committed=self._workers.committed,
         )
 
     def wake(self, now_s: float) -> None:
         """Count the workers' silence from now on: this process was asleep itself."""
-        for known in self._workers.values():
-            known.seen_s = now_s
+        self._workers.wake(now_s)
 
     def receive(self, worker: str, message: FromWorker, now_s: float) -> list[Send]:
         """Take a message; the first one of a connection is a Join that is not refused."""
@@ -150,7 +146,7 @@ class Rendezvous:
             case Stopped(generation=number) if is_present and number == self.last_generation:
                 known.stopped = message
                 self._times.take(worker, message.layer_s)
-                planned = self._asked_for > number
+                planned = self._planned.asked_for > number
                 return ([] if planned else self._stop(f"{worker} has stopped")) + self._go_on()
             case Leave(finished=True):
                 known.has_finished, self._final = True, message.committed
@@ -174,11 +170,11 @@ class Rendezvous:
     def tick(self, now_s: float) -> list[Send]:
         """End workers that are silent, or do not leave a generation that is over."""
         self.now_s = now_s
-        timeout_s = self.settings.heartbeat_timeout_s
-        ended = {n: "is silent" for n, w in self._workers.items() if now_s - w.seen_s > timeout_s}
+        silent = self._workers.silent_since(now_s - self.settings.heartbeat_timeout_s)
+        ended = dict.fromkeys(silent, "is silent")
         sent_s = self._stop_sent_s
         if sent_s is not None and now_s - sent_s > self.settings.stop_timeout_s:
-            ended |= {name: "does not leave a generation" for name in self._not_stopped()}
+            ended |= dict.fromkeys(self._not_stopped(), "does not leave a generation")
         sends: list[Send] = []
         for name, why in ended.items():
             sends += [Send(name, None), *self.end(name, now_s, why=why)]
@@ -190,13 +186,11 @@ class Rendezvous:
         return sends + self._balance()
 
     def _is_member(self, worker: str) -> bool:
-        known, present = self._workers.get(worker), self.assignment
-        return known is not None and present is not None and known.generation == present.generation
+        return self._workers.is_member(worker, self.assignment)
 
     def _not_stopped(self) -> list[str]:
         """Return the members that have neither left the present generation nor finished."""
-        workers = ((name, self._workers[name]) for name in self.members)
-        return [name for name, w in workers if w.stopped is None and not w.has_finished]
+        return self._workers.not_stopped(self.assignment)
 
     def _is_stale(self, join: Join) -> bool:
         """Return whether a new process shows that nobody is left of the saved generation."""
@@ -205,7 +199,7 @@ class Rendezvous:
     def _forget(self) -> list[Send]:
         """Begin anew with those that are connected: nobody of the saved generation came back."""
         self.assignment, self._missing, self.phase = None, set(), "forming"
-        self._program = next((known.join for known in self._workers.values()), None)
+        self._program = self._workers.first_join
         return self._form()
 
     def _join(self, worker: str, join: Join) -> list[Send]:
@@ -266,20 +260,18 @@ class Rendezvous:
         if self._final is not None:
             if all(self._workers[name].has_finished for name in self.members):
                 return self._halt("all steps are done", finished=True)
-            stopped = ((name, self._workers[name].stopped) for name in self.members)
-            more = [name for name, one in stopped if one and one.committed >= self._final]
+            reports = self._workers.reports(present)
+            more = [name for name, one in reports.items() if one.committed >= self._final]
             if more:
                 return self._halt(f"{more[0]} goes on after step {self._final}, {_LAST}")
             # The others can commit the last step, and need no peer for it.
             everywhere = everything(present), everything(present, experts=True)
             return self._begin(present, Holdings(self._final, *everywhere))
-        if self.phase == "running" and not self._asked_for:
+        if self.phase == "running" and not self._planned.asked_for:
             return []
-        reports = {name: self._workers[name].stopped for name in self.members}
-        known = {name: report for name, report in reports.items() if report is not None}
-        if not known:
+        if not (reports := self._workers.reports(present)):
             return self._halt("all workers of the generation have ended")
-        has = holdings(known)
+        has = holdings(reports)
         standbys = tuple(name for name in self.standbys if name not in present.workers)
         chosen = following(present, has.layers, standbys, self._known())
         if chosen is None:
@@ -303,36 +295,24 @@ class Rendezvous:
         )
         self.save(Saved(assignment=chosen, join=program, stages=self._stages))
         self.assignment, self.last_generation, self.phase = chosen, number, "running"
-        self._stop_sent_s, self._asked_for, self._balanced_s = None, 0, self.now_s
-        for name, known in self._workers.items():
-            known.stopped = None
-            known.generation = number if name in chosen.workers else 0
-        unfinished = [name for name, w in self._workers.items() if not w.has_finished]
-        return [*(Send(name, begin) for name in unfinished), *self._take_in()]
+        self._stop_sent_s = None
+        self._planned.begin(self.now_s)
+        self._workers.begin(chosen)
+        return [*(Send(name, begin) for name in self._workers.unfinished), *self._take_in()]
 
     def _take_in(self) -> list[Send]:
         """Ask the members for a new generation, if a standby would make steps faster."""
-        present, standbys = self.assignment, self.standbys
-        if present is None or not standbys or self.phase != "running" or self._asked_for:
+        if self.assignment is None or self.phase != "running":
             return []
-        return self._ask(with_standbys(present, everything(present), standbys, self._known()))
+        asked = self._planned.take_in(self.assignment, self.standbys, self._known)
+        return [Send(name, asked) for name in self.members] if asked else []
 
     def _balance(self) -> list[Send]:
         """Ask the members for a new generation, if moving layers off slow ones would pay."""
-        present = self.assignment
-        if present is None or self.phase != "running" or self._asked_for or self._missing:
+        if self.assignment is None or self.phase != "running" or self._missing:
             return []
-        if self.now_s - self._balanced_s < _BALANCE_S:
-            return []
-        self._balanced_s = self.now_s
-        return self._ask(rebalanced(present, everything(present), self._known()))
-
-    def _ask(self, better: Assignment | None) -> list[Send]:
-        if better is None:
-            return []
-        self._asked_for = self.last_generation + 1
-        regroup = Regroup(next=self._asked_for, why=better.why)
-        return [Send(name, regroup) for name in self.members]
+        asked = self._planned.balance(self.assignment, self.now_s, self._known)
+        return [Send(name, asked) for name in self.members] if asked else []
 
     def _known(self) -> Known:
         return Known(self._times.program(self._program), self._stages, self.settings.rates)
@@ -342,8 +322,9 @@ class Rendezvous:
         self.save(None)
         halt = Halt(why=why, status="finished" if finished else "lost")
         sends = [Send(name, one) for one in (halt, None) for name in self._workers]
-        self._workers, self._missing = {}, set()
+        self._workers, self._missing = Workers(), set()
         self.assignment = self._program = self._stop_sent_s = None
         self._times.forget()
-        self.phase, self._asked_for, self._final = "forming", 0, None
+        self._planned.begin(self.now_s)
+        self.phase, self._final = "forming", None
         return sends
