@@ -24,6 +24,7 @@ for _name, _group, _help in (
     ("weaver", _RUNNING, "Run the Weaver, the daemon that watches and controls a run."),
     ("lighthouse", _RUNNING, "Run a torchft lighthouse that drops failed groups at once."),
     ("rendezvous", _RUNNING, "Keep a pipeline's workers together when one is lost or joins."),
+    ("rollout-queue", _RUNNING, "Hold rollouts and weights between two roles of a run."),
     ("dashboard", _RUNNING, "Serve the dashboard: watch and control a run in a browser."),
     ("init", _RUNNING, "Write a commented config file."),
     ("new", _RUNNING, "Write a package with a plugin, a capability or an adapter."),
@@ -36,7 +37,8 @@ for _name, _group, _help in (
     ("evaluate", _WATCHING, "Backtest policies and predictors on recorded traces."),
     ("fit", _WATCHING, "Fit a predictor on a trace and measure its skill."),
 ):
-    app.command(f"{_HERE}.{_name}_command:{_name}", name=_name, help=_help, group=_group)
+    _module = _name.replace("-", "_")
+    app.command(f"{_HERE}.{_module}_command:{_module}", name=_name, help=_help, group=_group)
 
 app.command(
     "torchloom_core.demos.command:demo",

@@ -22,6 +22,7 @@
     ├── KernelFailure        the Weaver's own code failed at an input
     ├── DashboardError       the dashboard cannot be served as configured
     ├── PipelineError        a pipeline cannot go on: a layer is lost, or a worker is refused
+    ├── RolloutError         the rollout queue is not reached, or refuses what it is sent
     ├── LighthouseError      a lighthouse cannot listen, or its state cannot be used
     └── RequestError         the Weaver refused, or did not answer, an operator's request
 
@@ -170,6 +171,10 @@ class AssignmentError(TorchloomError):
 
 class PipelineError(TorchloomError):
     """A pipeline cannot go on: all workers with a layer have ended, or this worker is refused."""
+
+
+class RolloutError(TorchloomError):
+    """The rollout queue cannot be reached in time, or refuses a batch or weights."""
 
 
 class LighthouseError(TorchloomError):

@@ -1,0 +1,1 @@
+"""The queue between rollout workers and trainers, as a process of its own."""
