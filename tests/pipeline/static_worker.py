@@ -7,10 +7,11 @@ import torch.distributed as dist
 
 from tests.pipeline.programs import OTHERS, UNDISTURBED, batch, program
 from torchloom_threadlet.pipeline.boundaries import boundaries, described
-from torchloom_threadlet.pipeline.generation import Generation, share, vote
+from torchloom_threadlet.pipeline.generation import Generation, vote
 from torchloom_threadlet.pipeline.messages import Messages
 
 STEPS = 3
+CLIP_NORM = 0.5  # smaller than the norm of each step
 
 
 def trained(assignment, worker, store):
@@ -25,11 +26,13 @@ def trained(assignment, worker, store):
     for step in range(STEPS):
         losses = generation.compute(step, lambda replica, step=step: batch(step, replica))
         generation.reduction.reduce()
-        losses = share(messages, losses, what.replicas)
+        losses, norm, _ = generation.share(losses, ())
+        generation.reduction.clip(norm, CLIP_NORM)
         vote(messages, step, 0)
         generation.commit()
+    dist.barrier()  # the last message has arrived
     dist.destroy_process_group()
-    return {layer.number: layer.weights for layer in held.values()}, losses
+    return {layer.number: layer.weights for layer in held.values()}, (losses, norm)
 
 
 def main(worker, port, folder):

@@ -28,14 +28,19 @@ def attach_once(
     *,
     held: bool = False,
     standby_tasks: StandbyTasks | None = None,
+    is_own_group: bool = False,
 ) -> Loom:
     """Return this process's loom: the existing one, or a new one.
+
+    ``is_own_group``: whether the worker is a replica group alone, and named after it.
 
     Raises ConfigError if this process is attached already, with other arguments.
     Raises SystemExit if this process is an application that was started instead of a sidecar.
     """
     _end_if_sidecar()
     identity = identify(**placement)
+    if is_own_group:
+        identity = msgspec.structs.replace(identity, worker=identity.placement.group)
     if _is_importing_for_spawn():
         _logger.debug("torchloom is inert while multiprocessing imports the parent's script")
         return Loom(identity, None, adapter, held=held, standby_tasks=standby_tasks)

@@ -1,8 +1,9 @@
 """One generation of a worker: its routes, its gradients, and the vote that commits a step."""
 
+import math
 import struct
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from torchloom_core.wire.assignment import Assignment
 from torchloom_threadlet.pipeline.boundaries import Values
@@ -19,6 +20,23 @@ _UNKNOWN = 2**63 - 1
 _KEPT_TIMES = 0.8  # of the earlier measurement of a layer's seconds, in its running mean
 
 
+class Shared(NamedTuple):
+    """What all workers know of a step once they have reduced it.
+
+    Attributes
+    ----------
+    losses : tuple of float, (replicas,)
+    grad_norm : float
+        Of all layers, before clipping.
+    ballots : tuple of int
+        The minima of all ballots.
+    """
+
+    losses: tuple[float, ...]
+    grad_norm: float
+    ballots: tuple[int, ...]
+
+
 class Generation:
     """The own part of an assignment, once the group of all its workers is formed."""
 
@@ -33,18 +51,20 @@ class Generation:
     ) -> None:
         self.assignment = assignment
         self.reduction = Reduction(assignment, worker, held, messages)
-        self._held = held
-        self._program = program
+        self._held, self._program, self._messages = held, program, messages
         self._routes = [
             Route(program, assignment, replica, worker, held, shapes, messages)
             for replica, route in enumerate(assignment.routes)
             if worker in [stage.worker for stage in route]
         ]
         self.layer_s: dict[int, float] = {}
+        self.computed_s = 0.0
+        """Of the present step: forward and backward of all own layers and micro-batches."""
 
     def compute(self, step: int, batch: Batch) -> dict[int, float]:
         """Compute all own routes, and return the losses known here by replica."""
         self.reduction.begin()
+        self.computed_s = 0.0
         losses = {}
         for route in self._routes:
             self.reduction.use(route.replica)
@@ -61,21 +81,27 @@ class Generation:
         for number, seconds in route.seconds().items():
             before = self.layer_s.get(number, seconds)
             self.layer_s[number] = _KEPT_TIMES * before + (1 - _KEPT_TIMES) * seconds
+            self.computed_s += seconds * self._program.micro_batches
+
+    def share(self, losses: Mapping[int, float], ballot: Sequence[int]) -> Shared:
+        """Share what is known here of the step; a collective of the generation.
+
+        Once it returns, all workers have reduced the gradients of this step.
+        """
+        replicas, layers = len(self.assignment.routes), self.assignment.layers
+        squares = self.reduction.squares()
+        own = [_bits(losses.get(replica)) for replica in range(replicas)]
+        own += [_bits(squares.get(layer)) for layer in range(layers)]
+        found = self._messages.agree([*own, *ballot])
+        norm = math.sqrt(sum(map(_number, found[replicas : replicas + layers])))
+        ballots = tuple(found[replicas + layers :])
+        return Shared(tuple(map(_number, found[:replicas])), norm, ballots)
 
     def commit(self) -> None:
         """Apply the reduced gradients to all own layers."""
         self.reduction.use_total()
         for layer in self._held.values():
             layer.commit()
-
-
-def share(messages: Messages, losses: Mapping[int, float], replicas: int) -> tuple[float, ...]:
-    """Return the losses of all replicas; a collective of the generation.
-
-    Once it returns, all workers have reduced the gradients of this step.
-    """
-    own = [_bits(losses.get(replica)) for replica in range(replicas)]
-    return tuple(map(_number, messages.agree(own)))
 
 
 def vote(messages: Messages, step: int, asked: int) -> int:
@@ -107,4 +133,5 @@ def _bits(value: float | None) -> int:
 
 
 def _number(bits: int) -> float:
+    """Return the float of these bits; NaN where no worker has it."""
     return float(struct.unpack("<d", struct.pack("<q", bits))[0])

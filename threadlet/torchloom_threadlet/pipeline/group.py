@@ -82,9 +82,14 @@ class Group:
             raise RuntimeError(f"no store at {store}: {error.strerror or error}") from None
         return TCPStore(host, int(port), is_master=False, wait_for_workers=False, timeout=_MEETING)
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the present generation is ended."""
+        return self._ended >= self._generation
+
     def check(self) -> None:
         """Raise RuntimeError if the present generation is ended."""
-        if self._ended >= self._generation:
+        if self.is_over:
             raise RuntimeError(f"generation {self._generation} is over")
 
     def end(self, generation: int) -> None:

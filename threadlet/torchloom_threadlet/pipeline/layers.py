@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
 from torchloom_core.floor.errors import ConfigError
+from torchloom_threadlet.training.optimizer_knobs import Setting, settings
 
 Factory = Callable[[], nn.Module]
 Loss = Callable[[Any, Any], Tensor]
@@ -116,6 +117,13 @@ class Layer:
     def parameters(self) -> list[nn.Parameter]:
         """The parameters that are trained."""
         return [weight for weight in self.module.parameters() if weight.requires_grad]
+
+    @cached_property
+    def settings(self) -> dict[str, Setting]:
+        """The optimizer's settings that may change while it runs, by name."""
+        if self.optimizer is None:
+            return {}
+        return {one.name: one for one in settings(self.optimizer, self.scheduler)}
 
     @property
     def weights(self) -> Tensor:

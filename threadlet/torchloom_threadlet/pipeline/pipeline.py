@@ -1,11 +1,12 @@
 """The user's handle of a pipeline: a program of layers that may lose workers while it trains."""
 
+import logging
 import os
 import socket
 import time
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 import torch
 from torch import nn
@@ -14,8 +15,13 @@ from torch._C._distributed_c10d import Store, TCPStore
 from torchloom_core.floor.errors import ConfigError
 from torchloom_core.wire.assignment import Assignment, Stage
 from torchloom_core.wire.generations import Begin, Fault, Halt, Join, Leave, Stopped
+from torchloom_threadlet.attachment import attach_once
+from torchloom_threadlet.identity import PlacementArguments
+from torchloom_threadlet.loom import Loom
+from torchloom_threadlet.pipeline.adapter import PipelineAdapter
 from torchloom_threadlet.pipeline.generation import Batch
 from torchloom_threadlet.pipeline.group import Group
+from torchloom_threadlet.pipeline.knobs import register_knobs
 from torchloom_threadlet.pipeline.layers import Factory, Layer, Loss, Program
 from torchloom_threadlet.pipeline.rendezvous_link import Link, RendezvousLink
 from torchloom_threadlet.pipeline.user_code import UserCodeError
@@ -24,12 +30,24 @@ from torchloom_threadlet.pipeline.worker import Worker
 _RENDEZVOUS, _WORKER, _HOST = "TORCHLOOM_RENDEZVOUS", "TORCHLOOM_WORKER", "TORCHLOOM_HOST"
 _ALONE = "alone"
 
+_logger = logging.getLogger(__name__)
+
 
 class Pipeline:
-    """One worker of a pipeline; made by :func:`attach`."""
+    """One worker of a pipeline; made by :func:`attach`.
 
-    def __init__(self, worker: Worker, link: Link, group: Group, store: Store | None) -> None:
+    Attributes
+    ----------
+    loom : Loom
+        Its connection to the Weaver, for knobs, operations and notes of the script's own;
+        :meth:`step` calls ``loom.step``.
+    """
+
+    def __init__(
+        self, worker: Worker, link: Link, group: Group, store: Store | None, loom: Loom
+    ) -> None:
         self._worker, self._link, self._group, self._store = worker, link, group, store
+        self.loom = loom
 
     @property
     def steps(self) -> int:
@@ -63,20 +81,35 @@ class Pipeline:
         Returns
         -------
         float or None
-            None on a worker without a part, once all others have finished; NaN on one that has
-            just got a part, with the state after a step that others have made.
+            None if the script has to leave its loop: the worker is drained, or had no part when
+            all others finished. NaN on a worker that has just got a part, with the state after a
+            step that others have made.
 
         Raises
         ------
         PipelineError
             If no assignment is possible any more.
+        SystemExit
+            With status 0, in a loop that continues after the drain.
         """
+        if self._has_left:
+            _logger.warning("%s has been drained: exiting with status 0", self.loom.worker)
+            raise SystemExit(0)
         try:
             has_trained = self._worker.step(batch)
         except UserCodeError as error:
             raise error.error from None
+        if not has_trained:
+            return None
         losses = self._worker.losses
-        return sum(losses) / len(losses) if has_trained else None
+        loss = sum(losses) / len(losses)
+        self.loom.step(self._worker.committed, loss=loss)
+        return None if self._has_left else loss
+
+    @property
+    def _has_left(self) -> bool:
+        adapter = self.loom.adapter
+        return isinstance(adapter, PipelineAdapter) and adapter.has_left
 
     def close(self, *, finished: bool = True) -> None:
         """End this worker's part.
@@ -86,8 +119,11 @@ class Pipeline:
         finished : bool
             Whether all steps are done; else the others go on without this worker.
         """
+        finished = finished and not self._has_left
         self._link.close(Leave(finished=finished, committed=self._worker.committed))
         self._group.leave()
+        if finished or self._has_left:
+            self.loom.close()
 
     def __enter__(self) -> Self:
         """Return the pipeline."""
@@ -115,8 +151,10 @@ def attach(
     rendezvous: str | None = None,
     worker: str | None = None,
     timeout_s: float = 300.0,
+    join: str | os.PathLike[str] | None = None,
+    **placement: Unpack[PlacementArguments],
 ) -> Pipeline:
-    """Make this process a worker of a pipeline.
+    """Make this process a worker of a pipeline, and of a Weaver's run if there is one.
 
     It uses torch's default process group. The other parameters are those of :class:`Program`.
 
@@ -126,9 +164,14 @@ def attach(
         ``host:port`` of ``torchloom rendezvous``, else ``TORCHLOOM_RENDEZVOUS``. Without either
         this process computes all layers alone.
     worker : str, optional
-        This worker's name, else ``TORCHLOOM_WORKER``, else ``w`` and the ``RANK``.
+        This worker's name, else ``TORCHLOOM_WORKER``, else ``w`` and the ``RANK``. To a Weaver it
+        is a replica group of this name.
     timeout_s : float
         After which a send, receive or collective counts as failed.
+    join : path, optional
+        The Weaver's ``join.json``, as in :func:`torchloom_threadlet.attach`.
+    **placement
+        The worker's role, node and rack, as there.
 
     Raises
     ------
@@ -137,29 +180,42 @@ def attach(
     """
     program = Program(layers, loss, optimizer, scheduler, replicas, micro_batches, seed)
     address = rendezvous or os.environ.get(_RENDEZVOUS, "")
-    group = Group(timeout_s)
-    if not address:
-        link: Link = _Alone(program)
-        return Pipeline(Worker(program, _ALONE, link, group), link, group, None)
     host, _, port = address.rpartition(":")
-    if not (host and port.isdigit()):
+    if address and not (host and port.isdigit()):
         raise ConfigError(f"rendezvous: need host:port, was {address!r}")
     name = worker or os.environ.get(_WORKER) or f"w{os.environ.get('RANK', '')}"
     if name == "w":
-        raise ConfigError(f"worker: need a name: set {_WORKER} or RANK, or worker= in attach()")
-    own_host = os.environ.get(_HOST) or _own_host(host, int(port))
-    store = TCPStore(own_host, 0, is_master=True, wait_for_workers=False)
-    join = Join(
-        worker=name,
-        incarnation=time.time_ns() // 1_000_000,
-        store=f"{own_host}:{store.port}",
-        layers=len(layers),
-        replicas=replicas,
-        micro_batches=micro_batches,
-        layer_bytes=program.layer_bytes(),
-    )
-    link = RendezvousLink(address, join, group.end)
-    return Pipeline(Worker(program, name, link, group), link, group, store)
+        if address:
+            raise ConfigError(f"worker: need a name: set {_WORKER} or RANK, or worker= in attach()")
+        name = _ALONE
+    adapter, group = PipelineAdapter(), Group(timeout_s)
+    own: PlacementArguments = {**placement, "group": name, "rank": 0, "standby": False}
+    loom = attach_once(adapter, join, own, is_own_group=True)
+    store: Store | None = None
+    if address:
+        own_host = os.environ.get(_HOST) or _own_host(host, int(port))
+        store = TCPStore(own_host, 0, is_master=True, wait_for_workers=False)
+        first = Join(
+            worker=name,
+            incarnation=time.time_ns() // 1_000_000,
+            store=f"{own_host}:{store.port}",
+            layers=len(layers),
+            replicas=replicas,
+            micro_batches=micro_batches,
+            layer_bytes=program.layer_bytes(),
+        )
+
+        def on_stop(generation: int) -> None:
+            group.end(generation)
+            adapter.worker.wake()
+
+        link: Link = RendezvousLink(address, first, on_stop)
+    else:
+        link = _Alone(program, name)
+    own_part = Worker(program, name, link, group, adapter)
+    register_knobs(loom, program, own_part)
+    adapter.begin(own_part.committed, own_part.is_called)
+    return Pipeline(own_part, link, group, store, loom)
 
 
 def _own_host(host: str, port: int) -> str:
@@ -179,8 +235,8 @@ class _Alone:
 
     asked_for = 0
 
-    def __init__(self, program: Program) -> None:
-        route = (Stage(_ALONE, 0, len(program.layers)),)
+    def __init__(self, program: Program, name: str) -> None:
+        route = (Stage(name, 0, len(program.layers)),)
         assignment = Assignment(
             generation=1, layers=len(program.layers), routes=(route,) * program.replicas
         )

@@ -62,7 +62,7 @@ class Reduction:
         held: Mapping[int, Layer],
         messages: Messages,
     ) -> None:
-        self._messages = messages
+        self._messages, self._held = messages, held
         ranks = {name: rank for rank, name in enumerate(assignment.workers)}
         self._rank = ranks[worker]
         together: dict[tuple[tuple[int, ...], torch.dtype], list[Layer]] = defaultdict(list)
@@ -106,6 +106,23 @@ class Reduction:
             each.send_sum()
         for each in sums:
             each.receive_sums()
+
+    def squares(self) -> dict[int, float]:
+        """Return the squared norm of each own layer's reduced gradients, by number."""
+        self.use_total()
+        return {
+            layer.number: sum(
+                float(torch.linalg.vector_norm(weight.grad, dtype=torch.float64)) ** 2
+                for weight in layer.parameters
+            )
+            for layer in self._held.values()
+        }
+
+    def clip(self, norm: float, largest: float) -> None:
+        """Scale the reduced gradients if their ``norm`` over all layers is above ``largest``."""
+        if norm > largest > 0:
+            for gradients in self.all:
+                gradients.total.mul_(largest / norm)
 
     def use_total(self) -> None:
         """Let the parameters' gradients be the reduced ones."""

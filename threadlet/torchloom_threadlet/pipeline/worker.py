@@ -3,14 +3,16 @@
 import logging
 import math
 import re
+import time
 
 import torch
 
 from torchloom_core.floor.errors import PipelineError
 from torchloom_core.wire.assignment import Copy
 from torchloom_core.wire.generations import Begin, Fault, Halt, Stopped
+from torchloom_threadlet.pipeline.adapter import PipelineAdapter
 from torchloom_threadlet.pipeline.boundaries import Values, boundaries, described
-from torchloom_threadlet.pipeline.generation import Batch, Generation, share, vote
+from torchloom_threadlet.pipeline.generation import Batch, Generation, vote
 from torchloom_threadlet.pipeline.group import Group
 from torchloom_threadlet.pipeline.layer_state import load_bytes, to_bytes
 from torchloom_threadlet.pipeline.layers import Layer, Program
@@ -21,7 +23,7 @@ from torchloom_threadlet.pipeline.warm_up import warm_up
 
 _log = logging.getLogger(__name__)
 _COPIES = 3 << 20  # tags, apart from those of a step
-_INPUTS = "inputs"
+_INPUTS, _STANDING = "inputs", "standing"  # keys in a generation's store
 _MEASURED = 20  # steps
 
 
@@ -36,22 +38,31 @@ class Worker:
         Of that step; NaN if it was committed by others.
     held : dict of int to Layer
         The layers that it has whole, as of ``committed``.
+    clip_norm : float
+        The largest norm of all layers' gradients; 0: no clipping.
     """
 
-    def __init__(self, program: Program, name: str, link: Link, group: Group) -> None:
+    def __init__(
+        self, program: Program, name: str, link: Link, group: Group, adapter: PipelineAdapter
+    ) -> None:
         self.committed = -1
         self.losses: tuple[float, ...] = (math.nan,) * program.replicas
         self.held: dict[int, Layer] = {}
+        self.clip_norm = 0.0
         self.number = 0
         self._spare: dict[int, Layer] = {}
         """Held before, without a part in this generation; others may not have their copies yet."""
         self._program, self._name, self._link, self._group = program, name, link, group
+        self._adapter = adapter
         self._begin: Begin | None = None
         self._running: Generation | None = None
         self._last: Generation | None = None
         """Of a generation that is over: the gradients of step ``_reduced``."""
         self._reduced = -1
+        self._reduced_in = 0
         self._reduced_losses = self.losses
+        self._is_behind = True
+        """Whether it takes over the others' knobs with its layers."""
         self._shapes: tuple[Values, ...] = ()
         self._inputs = ""
         self._layer_s: dict[int, float] = {}
@@ -59,13 +70,18 @@ class Worker:
         self._is_warm = False
         self._messages = Messages()
 
+    def is_called(self) -> bool:
+        """Return whether this worker has to leave a generation, or to form one."""
+        return self._running is None or self._group.is_over
+
     def step(self, batch: Batch) -> bool:
         """Commit the next step, however many generations that takes.
 
         Returns
         -------
         bool
-            False if all others have finished, and this worker had no part.
+            False if all others have finished, and this worker had no part; or if it has been
+            drained in a pause.
 
         Raises
         ------
@@ -82,23 +98,34 @@ class Worker:
                         return True
                     self._enter(batch)
                 else:
+                    if not self._adapter.rest():
+                        return False
+                    self._group.check()
                     self._train(batch)
                     return True
             except RuntimeError as error:
                 self._fault(error)
 
     def _train(self, batch: Batch) -> None:
-        running, step = self._running, self.committed + 1
+        running, step, began_s = self._running, self.committed + 1, time.perf_counter()
         assert running is not None
-        self._group.check()
-        losses = running.compute(step, batch)
-        running.reduction.reduce()
-        self._reduced_losses = share(self._messages, losses, self._program.replicas)
+        is_done = False
+        while not is_done:
+            losses = running.compute(step, batch)
+            running.reduction.reduce()
+            shared = running.share(losses, self._adapter.ballot())
+            is_done = not self._adapter.count(shared.ballots)
+        running.reduction.clip(shared.grad_norm, self.clip_norm)
+        self._reduced_losses, self._reduced_in = shared.losses, self.number
         self._reduced, self._last = step, running
         stop = vote(self._messages, step, self._link.asked_for)
         self._commit()
         self._layer_s.update(running.layer_s)
         self._measured += 1
+        whole_s = max(time.perf_counter() - began_s, running.computed_s)
+        self._adapter.measured(
+            {"grad_norm": shared.grad_norm, "compute_share": running.computed_s / whole_s}
+        )
         if stop > self.number:
             self._stop()
 
@@ -107,6 +134,7 @@ class Worker:
         assert self._last is not None
         with of_the_user():
             self._last.commit()
+        self._adapter.committed(self._reduced_in)
         self.committed, self.losses = self._reduced, self._reduced_losses
         self._reduced, self._last, self._spare = -1, None, {}
         self._link.progress(self.number, self.committed, self._seconds())
@@ -155,17 +183,22 @@ class Worker:
             self.number = begin.assignment.generation
             self._roll_forward(begin.committed)
             self._link.progress(self.number, self.committed)
+            self._adapter.place(begin.assignment, self._name)
             if self._name in _members(begin):
                 self._begin = begin
                 return True
             self.held, self._spare, self._last, self._reduced = {}, {}, None, -1
+            self._is_behind = True
 
     def _roll_forward(self, committed: int) -> None:
         if committed == self._reduced and committed == self.committed + 1:
             self._commit()
-        elif committed != self.committed:
-            self.held, self._spare, self.committed = {}, {}, committed
-            self.losses = (math.nan,) * self._program.replicas
+        else:
+            self._adapter.dropped()
+            if committed != self.committed:
+                self.held, self._spare, self.committed = {}, {}, committed
+                self.losses = (math.nan,) * self._program.replicas
+                self._is_behind = True
         self._reduced, self._last = -1, None
 
     def _stand_by(self, batch: Batch) -> None:
@@ -186,6 +219,7 @@ class Worker:
         self._group.form(self.number, begin.store, members, self._name)
         self._exchange_inputs(begin, batch)
         self._copy(begin.copies, members, missing)
+        self._inherit(begin.copies)
         if missing:
             if self.committed >= 0:
                 raise PipelineError(f"{self._name}: need a copy of layers {sorted(missing)}")
@@ -221,6 +255,16 @@ class Worker:
             with of_the_user():
                 self._shapes = boundaries(self._program, inputs)
             self._inputs = inputs
+
+    def _inherit(self, copies: tuple[Copy, ...]) -> None:
+        """Take over the knobs with the layers, from the worker that has sent the first of them."""
+        if self._name in [copy.source for copy in copies]:
+            self._group.store.set(f"{_STANDING}/{self._name}", self._adapter.standing())
+        sources = [copy.source for copy in copies if copy.target == self._name]
+        if self._is_behind and sources:
+            standing = self._group.store.get(f"{_STANDING}/{sources[0]}")
+            self._adapter.take_over(standing.decode())
+        self._is_behind = False
 
     def _copy(
         self, copies: tuple[Copy, ...], members: tuple[str, ...], missing: dict[int, Layer]

@@ -52,6 +52,7 @@ class Worker(Reporter):
     ``framework``: its name, for display.
     ``saves_together``, ``leaves_together``: whether all ranks save, and leave, at one step or none.
     ``agreed_step``: returns the step number that all groups agree on, where ``step`` may differ.
+    ``is_called``: returns whether the adapter needs the training thread, even in a pause.
     """
 
     def __init__(
@@ -65,8 +66,7 @@ class Worker(Reporter):
     ) -> None:
         interpreter = find_interpreter() if join else ""
         super().__init__(identity, "standby" if identity.standby and interpreter else "joining")
-        self.going = True
-        self.has_pending = True
+        self.going = self.has_pending = True
         self.rewinds = 0
         self.changes = Changes(self._settle)
         self.actuators = Actuators()
@@ -79,6 +79,7 @@ class Worker(Reporter):
         self._launch, self._resumes = launch_of()
         self.framework, self.saves_together, self.leaves_together = framework, False, False
         self.meet: Callable[[str], object] = lambda name: None
+        self.is_called: Callable[[], bool] = lambda: False
         self._pending: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         self._inbox = CommandInbox(identity.incarnation)
         self._inbox_lock = threading.Lock()
@@ -222,7 +223,7 @@ class Worker(Reporter):
         while not self._pending.empty():
             if (command := self._pending.get()) is not None:
                 self._execute(command)
-        while self.state == "paused" and not self._closed:
+        while self.state == "paused" and not self._closed and not self.is_called():
             self._wait_in_pause()
 
     def _wait_in_pause(self) -> None:
