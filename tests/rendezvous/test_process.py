@@ -15,11 +15,14 @@ from tests.waiting import soon
 from torchloom_core.wire.generations import (
     Beat,
     Begin,
+    ExpertLayer,
+    ExpertState,
     Fault,
     FromRendezvous,
     Halt,
     Join,
     Leave,
+    Mirror,
     Regroup,
     Stop,
     Stopped,
@@ -160,15 +163,34 @@ async def test_workers_that_end_after_different_steps_are_ended_with_the_reason(
     assert halt.why.startswith("w1 goes on after step 4, the last one of a worker")
 
 
-async def test_an_expert_that_nobody_holds_any_more_is_left_out(start, connect):
+async def test_a_lost_expert_is_taken_from_a_peers_memory_or_left_out(start, connect):
+    port = start("--workers", 3, "--bind", "127.0.0.1:0")
+    layers = (ExpertLayer(6, 1000),)
+    clients = [await connect(port, f"w{n}", replicas=3, expert_layers=layers) for n in range(3)]
+    begin, *_ = await all_begin(clients)
+    assert begin.assignment.experts == (("w0",), ("w0",), ("w1",), ("w1",), ("w2",), ("w2",))
+    await clients[0].end()
+    for client, experts, memory in (clients[1], (2, 3), (Mirror(1, 2),)), (clients[2], (4, 5), ()):
+        await client.next(Stop)
+        state = ExpertState(mirrors=memory)
+        client.stopped(begin, committed=3, experts=experts, expert_state=state)
+    begin = await clients[1].next(Begin)
+    assert begin.assignment.experts == ((), ("w1",), ("w1",), ("w1",), ("w2",), ("w2",))
+    assert "expert 1 from w1's memory, 1 steps old; expert 0 left out" in begin.assignment.why
+    assert not begin.expert_copies
+
+
+async def test_a_program_ends_with_its_last_expert(start, connect):
     port = start("--workers", 2, "--bind", "127.0.0.1:0")
-    clients = [await connect(port, f"w{n}", experts=2) for n in range(2)]
+    layers = (ExpertLayer(1), ExpertLayer(2))
+    clients = [await connect(port, f"w{n}", expert_layers=layers) for n in range(2)]
     begin, _ = await all_begin(clients)
-    assert begin.assignment.experts == (("w0",), ("w1",))
+    assert begin.assignment.experts == (("w0",), ("w0",), ("w1",))
     await clients[0].end()
     await clients[1].next(Stop)
-    clients[1].stopped(begin, committed=3, reduced=3)
-    assert (await clients[1].next(Begin)).assignment.experts == ((), ())
+    clients[1].stopped(begin, committed=3, experts=(2,))
+    why = (await clients[1].next(Halt)).why
+    assert why.startswith("expert 0: all workers that held them have ended")
 
 
 async def test_a_lost_layer_ends_the_program_with_the_reason(start, connect):

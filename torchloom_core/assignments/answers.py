@@ -6,10 +6,12 @@ from typing import NamedTuple
 import msgspec
 
 from torchloom_core.assignments.checking import check_assignment
+from torchloom_core.assignments.expert_holders import first_holders
 from torchloom_core.assignments.partition import divide
 from torchloom_core.assignments.price import RATES, Price, Program, Rates, price, step_s
 from torchloom_core.floor.errors import AssignmentError
 from torchloom_core.wire.assignment import Assignment, Route, Stage
+from torchloom_core.wire.generations import ExpertLayer
 
 Held = Mapping[str, frozenset[int]]
 """By worker, the layers that it holds whole and of the same step."""
@@ -30,7 +32,12 @@ class Answer(NamedTuple):
 
 
 def first_assignment(
-    workers: Sequence[str], program: Program, *, replicas: int, standbys: int = 0, experts: int = 0
+    workers: Sequence[str],
+    program: Program,
+    *,
+    replicas: int,
+    standbys: int = 0,
+    expert_layers: Sequence[ExpertLayer] = (),
 ) -> Assignment:
     """Divide the program among workers: equally many for each replica, the others stand by.
 
@@ -40,7 +47,7 @@ def first_assignment(
         If there are too few workers, or more than layers in a route.
     """
     layers = len(program.layer_s)
-    stages = min((len(workers) - standbys) // replicas, layers)
+    stages = min((len(workers) - standbys) // replicas, program.most_stages or layers)
     if stages < 1:
         raise AssignmentError(
             f"need at least {replicas + standbys} workers for {replicas} replicas and "
@@ -54,7 +61,7 @@ def first_assignment(
         generation=1,
         layers=layers,
         routes=routes,
-        experts=tuple((taking_part[n % len(taking_part)],) for n in range(experts)),
+        experts=first_holders(expert_layers, taking_part),
         standbys=tuple(workers[stages * replicas :]),
         why="first",
     )
@@ -244,7 +251,7 @@ def _anew(
     found = []
     for names in (left, [*left, *ready]) if ready else (left,):
         for count in _halved(min(len(present.routes), len(names))):
-            stages = min(len(names) // count, present.layers)
+            stages = min(len(names) // count, program.most_stages or present.layers)
             groups = [names[n * stages : (n + 1) * stages] for n in range(count)]
             for group in groups:
                 group.sort(key=lambda name: min(held.get(name) or (present.layers,)))

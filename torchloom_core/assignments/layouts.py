@@ -41,7 +41,7 @@ def layouts(workers: int, program: Program, *, replicas: int) -> list[Layout]:
     layers = len(program.layer_s)
     found = []
     for routes in range(1, min(replicas, workers) + 1):
-        for stages in range(1, min(workers // routes, layers) + 1):
+        for stages in range(1, min(workers // routes, program.most_stages or layers) + 1):
             names = [[f"{n}.{m}" for m in range(stages)] for n in range(routes)]
             each = [route_of(group, program, {}) for group in names]
             assignment = Assignment(

@@ -25,6 +25,8 @@ class Program(NamedTuple):
         By how much longer a layer takes on each worker; 1 where a worker is not named.
     is_measured : bool
         Whether the seconds are measured, or all layers are counted alike.
+    most_stages : int
+        Of a replica, at most; 0: one for each layer.
     """
 
     layer_s: Sequence[float]
@@ -32,6 +34,7 @@ class Program(NamedTuple):
     micro_batches: int = 4
     slowness: Mapping[str, float] = MappingProxyType({})
     is_measured: bool = True
+    most_stages: int = 0
 
 
 def program_of(
@@ -45,6 +48,7 @@ def program_of(
         micro_batches=join.micro_batches,
         slowness=slowness if is_known else {},
         is_measured=is_known,
+        most_stages=1 if join.expert_layers else 0,
     )
 
 

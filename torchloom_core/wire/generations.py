@@ -23,11 +23,60 @@ MAX_LINE = 4_000_000
 Step = Annotated[int, msgspec.Meta(ge=-1, le=2**53)]
 """The number of a step; -1 before the first."""
 
-LayerSeconds = Annotated[
-    tuple[Annotated[float, msgspec.Meta(ge=0, le=1e6)], ...], msgspec.Meta(max_length=MAX_PARTS)
+Measured = Annotated[
+    tuple[Annotated[float, msgspec.Meta(ge=0, le=1e12)], ...], msgspec.Meta(max_length=MAX_PARTS)
 ]
 
 Parts = Annotated[tuple[Part, ...], msgspec.Meta(max_length=MAX_PARTS)]
+
+
+class ExpertLayer(msgspec.Struct, frozen=True, array_like=True):
+    """A layer with experts, whose numbers follow on those of the layer with experts before it.
+
+    Attributes
+    ----------
+    experts : int
+        How many it has.
+    expert_bytes : int
+        Weights and optimizer state of one.
+    copies : int
+        How many workers hold each.
+    per_worker : int
+        How many of them a worker holds at most; 0: no more than it has to.
+    """
+
+    experts: Part
+    expert_bytes: Count = 0
+    copies: Part = 1
+    per_worker: Part = 0
+
+
+class Mirror(msgspec.Struct, frozen=True, array_like=True):
+    """An expert whose state after a step is in the memory of a worker that does not hold it."""
+
+    expert: Part
+    step: Step
+
+
+class ExpertState(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker has measured of the program's experts, and which it keeps for others.
+
+    Attributes
+    ----------
+    tokens : tuple of float
+        Of each expert in a step, in the mean of the last steps, ``(experts,)``.
+    seconds : float
+        Of forward and backward of the worker's own experts in a step.
+    mirrors : tuple of Mirror
+        Those in its memory.
+    """
+
+    tokens: Measured = ()
+    seconds: float = 0.0
+    mirrors: Annotated[tuple[Mirror, ...], msgspec.Meta(max_length=MAX_PARTS)] = ()
+
+
+NO_EXPERTS = ExpertState()
 
 
 class Join(msgspec.Struct, frozen=True, kw_only=True, tag="join"):
@@ -41,8 +90,10 @@ class Join(msgspec.Struct, frozen=True, kw_only=True, tag="join"):
         Address of the key-value store that it offers to a generation, ``host:port``.
     generation : int
         The generation that it is in, if it connects again; 0 for a new process.
-    layers, experts : int
+    layers : int
         How many the program has: the same for all workers.
+    expert_layers : tuple of ExpertLayer
+        Those of its layers that have experts.
     replicas, micro_batches : int
         How many replicas the program has, and micro-batches of each and step.
     committed : int
@@ -56,7 +107,7 @@ class Join(msgspec.Struct, frozen=True, kw_only=True, tag="join"):
     store: ShortText
     generation: Count = 0
     layers: Annotated[int, msgspec.Meta(ge=1, le=MAX_PARTS)]
-    experts: Part = 0
+    expert_layers: Annotated[tuple[ExpertLayer, ...], msgspec.Meta(max_length=MAX_PARTS)] = ()
     replicas: Annotated[int, msgspec.Meta(ge=1, le=MAX_PARTS)] = 1
     micro_batches: Annotated[int, msgspec.Meta(ge=1, le=MAX_PARTS)] = 1
     committed: Step = -1
@@ -85,6 +136,8 @@ class Stopped(msgspec.Struct, frozen=True, kw_only=True, tag="stopped"):
     layer_s : tuple of float
         Measured seconds of forward and backward of each layer and micro-batch, ``(layers,)``;
         0 where it has measured none.
+    expert_state : ExpertState
+        As of ``committed``, too.
     """
 
     generation: Count
@@ -92,14 +145,16 @@ class Stopped(msgspec.Struct, frozen=True, kw_only=True, tag="stopped"):
     reduced: Step = -1
     layers: Parts = ()
     experts: Parts = ()
-    layer_s: LayerSeconds = ()
+    layer_s: Measured = ()
+    expert_state: ExpertState = NO_EXPERTS
 
 
 class Beat(msgspec.Struct, frozen=True, kw_only=True, tag="beat"):
-    """A worker's process runs; ``committed`` is its last step, ``layer_s`` as in Stopped."""
+    """A worker's process runs; ``committed`` is its last step, the others are as in Stopped."""
 
     committed: Step = -1
-    layer_s: LayerSeconds = ()
+    layer_s: Measured = ()
+    expert_state: ExpertState = NO_EXPERTS
 
 
 class Leave(msgspec.Struct, frozen=True, kw_only=True, tag="leave"):
@@ -133,6 +188,10 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True, tag="outlook"):
         By how much longer layers take on slow workers.
     committed : int
         The last step that any worker has said it has committed.
+    tokens : tuple of float, (experts,)
+        As in ExpertState.
+    mirrors : dict of str to tuple of Mirror
+        Experts in the memory of workers that do not hold them.
     """
 
     phase: ShortText
@@ -140,9 +199,11 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True, tag="outlook"):
     assignment: Assignment | None = None
     standbys: tuple[Name, ...] = ()
     program: Join | None = None
-    layer_s: LayerSeconds = ()
+    layer_s: Measured = ()
     slowness: dict[Name, float] = {}
     committed: Step = -1
+    tokens: Measured = ()
+    mirrors: dict[Name, tuple[Mirror, ...]] = {}
 
 
 class Stop(msgspec.Struct, frozen=True, kw_only=True, tag="stop"):

@@ -1,9 +1,8 @@
 """What workers have that have left a generation."""
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
-
-import msgspec
 
 from torchloom_core.wire.assignment import Assignment
 from torchloom_core.wire.generations import Join, Stopped
@@ -13,11 +12,15 @@ Parts = Mapping[str, frozenset[int]]
 
 
 class Holdings(NamedTuple):
-    """The last step that any worker has committed, and who holds what as of it."""
+    """The last step that any worker has committed, and who holds what as of it.
+
+    ``mirrors``: by worker, the experts in its memory, and as of which step.
+    """
 
     committed: int
     layers: Parts
     experts: Parts
+    mirrors: Mapping[str, Mapping[int, int]] = MappingProxyType({})
 
 
 def holdings(reports: Mapping[str, Stopped]) -> Holdings:
@@ -34,18 +37,21 @@ def holdings(reports: Mapping[str, Stopped]) -> Holdings:
     committed = max(report.committed for report in reports.values())
     layers: dict[str, frozenset[int]] = {}
     experts: dict[str, frozenset[int]] = {}
+    mirrors: dict[str, Mapping[int, int]] = {}
     for name, report in reports.items():
         reaches = report.committed == committed or (
             report.committed == committed - 1 and report.reduced == committed
         )
         layers[name] = frozenset(report.layers if reaches else ())
         experts[name] = frozenset(report.experts if reaches else ())
-    return Holdings(committed, layers, experts)
+        kept = report.expert_state.mirrors if reaches else ()
+        mirrors[name] = {mirror.expert: mirror.step for mirror in kept}
+    return Holdings(committed, layers, experts, mirrors)
 
 
 def difference(join: Join, first: Join, *, is_new: bool) -> str:
     """Return in one line where a worker's program differs from that of the others; "" if not."""
-    fields = ("layers", "experts", "replicas", "micro_batches", "layer_bytes")
+    fields = ("layers", "expert_layers", "replicas", "micro_batches", "layer_bytes")
     for name in (*fields, "committed") if is_new else fields:
         mine, theirs = getattr(join, name), getattr(first, name)
         if mine != theirs:
@@ -57,13 +63,6 @@ def everything(assignment: Assignment, *, experts: bool = False) -> Parts:
     """Return what each worker holds if it needs no copy."""
     own = assignment.experts_of if experts else assignment.layers_of
     return {name: frozenset(own(name)) for name in assignment.workers}
-
-
-def without_lost(assignment: Assignment, experts: Parts) -> Assignment:
-    """Return the assignment without holders of experts that no worker has any more."""
-    there = {number for own in experts.values() for number in own}
-    kept = tuple(held if n in there else () for n, held in enumerate(assignment.experts))
-    return msgspec.structs.replace(assignment, experts=kept)
 
 
 def why_lost(present: Assignment, held: Parts) -> str:

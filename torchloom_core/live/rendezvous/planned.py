@@ -3,7 +3,12 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from torchloom_core.live.rendezvous.choice import Known, rebalanced, with_standbys
+from torchloom_core.live.rendezvous.choice import (
+    Known,
+    rebalanced,
+    with_experts_moved,
+    with_standbys,
+)
 from torchloom_core.live.rendezvous.holdings import everything
 from torchloom_core.wire.assignment import Assignment
 from torchloom_core.wire.generations import Regroup
@@ -39,11 +44,13 @@ class Planned:
     def balance(
         self, present: Assignment, now_s: float, known: Callable[[], Known]
     ) -> Regroup | None:
-        """Return what to ask for, if moving layers off slow workers would pay."""
+        """Return what to ask for, if moving layers off slow workers, or experts, would pay."""
         if self.asked_for or now_s - self._balanced_s < _BALANCE_S:
             return None
         self._balanced_s = now_s
-        return self._ask(present, rebalanced(present, everything(present), known()))
+        now = known()
+        better = rebalanced(present, everything(present), now) or with_experts_moved(present, now)
+        return self._ask(present, better)
 
     def _ask(self, present: Assignment, better: Assignment | None) -> Regroup | None:
         if better is None:

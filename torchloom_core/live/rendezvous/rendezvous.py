@@ -14,13 +14,18 @@ from torchloom_core.assignments.answers import first_assignment
 from torchloom_core.assignments.checking import copies, expert_copies
 from torchloom_core.floor.errors import AssignmentError
 from torchloom_core.live.rendezvous.choice import Known, following
+from torchloom_core.live.rendezvous.expert_parts import (
+    ExpertStates,
+    why_no_expert,
+    with_experts,
+    with_mirrors,
+)
 from torchloom_core.live.rendezvous.holdings import (
     Holdings,
     difference,
     everything,
     holdings,
     why_lost,
-    without_lost,
 )
 from torchloom_core.live.rendezvous.known_worker import KnownWorker, Send
 from torchloom_core.live.rendezvous.measured import Times
@@ -72,6 +77,7 @@ class Rendezvous:
     last_generation: int = 0
     _program: Join | None = None
     _times: Times = field(default_factory=Times)
+    _experts: ExpertStates = field(default_factory=ExpertStates)
     _stages: int = 0
     _workers: Workers = field(default_factory=Workers)
     _missing: set[str] = field(default_factory=set)
@@ -121,6 +127,8 @@ class Rendezvous:
             layer_s=tuple(known.layer_s) if known.is_measured else (),
             slowness=dict(known.slowness),
             committed=self._workers.committed,
+            tokens=tuple(self._experts.loads(self.assignment).tokens),
+            mirrors=self._experts.mirrors(self.assignment),
         )
 
     def wake(self, now_s: float) -> None:
@@ -140,12 +148,12 @@ class Rendezvous:
         match message:
             case Beat():
                 known.committed = message.committed
-                self._times.take(worker, message.layer_s)
+                self._measured(worker, message)
             case Fault(generation=number) if is_present and number == self.last_generation:
                 return self._stop(f"{worker}: {message.detail}")
             case Stopped(generation=number) if is_present and number == self.last_generation:
                 known.stopped = message
-                self._times.take(worker, message.layer_s)
+                self._measured(worker, message)
                 planned = self._planned.asked_for > number
                 return ([] if planned else self._stop(f"{worker} has stopped")) + self._go_on()
             case Leave(finished=True):
@@ -184,6 +192,10 @@ class Rendezvous:
             missing, self._missing = min(self._missing), set()
             sends += self._stop(f"{missing} has not come back") + self._go_on()
         return sends + self._balance()
+
+    def _measured(self, worker: str, message: Beat | Stopped) -> None:
+        self._times.take(worker, message.layer_s)
+        self._experts.take(worker, message.expert_state)
 
     def _is_member(self, worker: str) -> bool:
         return self._workers.is_member(worker, self.assignment)
@@ -235,7 +247,7 @@ class Rendezvous:
                 self._times.program(program),
                 replicas=program.replicas,
                 standbys=self.settings.standbys,
-                experts=program.experts,
+                expert_layers=program.expert_layers,
             )
         except AssignmentError as error:
             return self._halt(str(error))
@@ -279,11 +291,13 @@ class Rendezvous:
         return self._begin(chosen, has)
 
     def _begin(self, chosen: Assignment, has: Holdings) -> list[Send]:
-        number = self.last_generation + 1
-        program = self._program
+        number, program = self.last_generation + 1, self._program
         assert program is not None
         others = tuple(name for name in self._workers if name not in chosen.workers)
-        chosen = without_lost(chosen, has.experts)
+        has, back = with_mirrors(has)
+        chosen = with_experts(chosen, has, back)
+        if why := why_no_expert(chosen, program.expert_layers):
+            return self._halt(why)
         chosen = msgspec.structs.replace(chosen, generation=number, standbys=others)
         first = next(name for name in chosen.workers if name in self._workers)
         begin = Begin(
@@ -315,7 +329,10 @@ class Rendezvous:
         return [Send(name, asked) for name in self.members] if asked else []
 
     def _known(self) -> Known:
-        return Known(self._times.program(self._program), self._stages, self.settings.rates)
+        experts = self._program.expert_layers if self._program else ()
+        loads = self._experts.loads(self.assignment)
+        program = self._times.program(self._program)
+        return Known(program, self._stages, self.settings.rates, experts, loads)
 
     def _halt(self, why: str, *, finished: bool = False) -> list[Send]:
         """End the program for all workers, and wait for its next start."""
@@ -325,6 +342,7 @@ class Rendezvous:
         self._workers, self._missing = Workers(), set()
         self.assignment = self._program = self._stop_sent_s = None
         self._times.forget()
+        self._experts.forget()
         self._planned.begin(self.now_s)
         self.phase, self._final = "forming", None
         return sends
