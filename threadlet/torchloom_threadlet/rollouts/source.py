@@ -44,9 +44,9 @@ class RolloutSource:
     address : str, optional
         The queue's ``host:port``, else ``TORCHLOOM_ROLLOUT_QUEUE``.
     loom : Loom, optional
-        Registers the knobs ``rollouts_per_step`` and ``max_staleness``.
-    rollouts_per_step : int
-        How many batches :meth:`take` returns.
+        Registers the knobs ``max_staleness`` and, if it is given, ``rollouts_per_step``.
+    rollouts_per_step : int, optional
+        How many batches :meth:`take` returns, one if not given.
     max_staleness : int
         How many versions older than the newest weights a batch may be; others are dropped.
     timeout_s : float
@@ -68,12 +68,12 @@ class RolloutSource:
         address: str | None = None,
         *,
         loom: Loom | None = None,
-        rollouts_per_step: int = 1,
+        rollouts_per_step: int | None = None,
         max_staleness: int = 4,
         timeout_s: float = 600.0,
     ) -> None:
         self.version = -1
-        self._rollouts_per_step, self._max_staleness = rollouts_per_step, max_staleness
+        self._rollouts_per_step, self._max_staleness = rollouts_per_step or 1, max_staleness
         self._link = QueueLink(address, timeout_s)
         self._link.on_connect = self._meet
         self._loom, self._timeout_s = loom, timeout_s
@@ -83,7 +83,7 @@ class RolloutSource:
         self._depth = self._dropped_stale = 0
         self._weights = b""
         if loom is not None:
-            self._register(loom)
+            self._register(loom, is_count_free=rollouts_per_step is not None)
 
     def take(self) -> list[Rollout]:
         """Return the next ``rollouts_per_step`` batches, oldest first; wait for them.
@@ -171,16 +171,7 @@ class RolloutSource:
         self.version = max(self.version, version)
         self._link.hello = msgspec.structs.replace(self._link.hello, version=self.version)
 
-    def _register(self, loom: Loom) -> None:
-        loom.knob(
-            "rollouts_per_step",
-            lambda: self._rollouts_per_step,
-            lambda value: setattr(self, "_rollouts_per_step", value),
-            kind="int",
-            low=1,
-            high=MAX_TAKEN,
-            doc="Batches of rollouts that a step learns from.",
-        )
+    def _register(self, loom: Loom, *, is_count_free: bool) -> None:
         loom.knob(
             "max_staleness",
             lambda: self._max_staleness,
@@ -191,3 +182,13 @@ class RolloutSource:
             unit="versions",
             doc="Older rollouts are dropped.",
         )
+        if is_count_free:
+            loom.knob(
+                "rollouts_per_step",
+                lambda: self._rollouts_per_step,
+                lambda value: setattr(self, "_rollouts_per_step", value),
+                kind="int",
+                low=1,
+                high=MAX_TAKEN,
+                doc="Batches of rollouts that a step learns from.",
+            )

@@ -61,8 +61,8 @@ class Service:
         try:
             if self._connections <= _MOST_CONNECTIONS:
                 await _Connection(self, reader, writer).serve()
-        except (OSError, asyncio.IncompleteReadError, TimeoutError):
-            pass
+        except (OSError, asyncio.IncompleteReadError, TimeoutError, asyncio.CancelledError):
+            pass  # cancelled: this process ends
         except (ValueError, msgspec.DecodeError) as error:
             text = plain_line(str(error))
             self._limited_log.add("cut off", f"a connection is cut off: {text}")
