@@ -4,9 +4,9 @@ from torch import nn
 
 from tests.pipeline.programs import program
 from torchloom_core.floor.errors import ConfigError
+from torchloom_threadlet.layers.layer_state import load_bytes, to_bytes
 from torchloom_threadlet.pipeline import attach
 from torchloom_threadlet.pipeline.boundaries import boundaries
-from torchloom_threadlet.pipeline.layer_state import load_bytes, to_bytes
 
 
 def trained(number, steps):

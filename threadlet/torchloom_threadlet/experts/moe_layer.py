@@ -23,8 +23,8 @@ from torchloom_threadlet.experts.router import (
     TopKRouter,
     load_balancing_loss,
 )
-from torchloom_threadlet.pipeline.layer_state import load_bytes, to_bytes
-from torchloom_threadlet.pipeline.layers import Layer, mixed
+from torchloom_threadlet.layers.layer import Layer, mixed
+from torchloom_threadlet.layers.layer_state import load_bytes, to_bytes
 
 
 class MoELayer(nn.Module):

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from torchloom_core.wire.assignment import Assignment
+from torchloom_threadlet.layers.layer import Layer
 from torchloom_threadlet.pipeline.boundaries import Values
-from torchloom_threadlet.pipeline.layers import Layer, Program
+from torchloom_threadlet.pipeline.layers import Program
 from torchloom_threadlet.pipeline.messages import Messages
 from torchloom_threadlet.pipeline.reduction import Reduction
 from torchloom_threadlet.pipeline.routes import Route

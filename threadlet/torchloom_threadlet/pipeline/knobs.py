@@ -6,7 +6,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from torchloom_threadlet.pipeline.layers import Layer, Program
+from torchloom_threadlet.layers.layer import Layer
+from torchloom_threadlet.pipeline.layers import Program
 from torchloom_threadlet.pipeline.user_code import of_the_user
 from torchloom_threadlet.pipeline.worker import Worker
 from torchloom_threadlet.training.gradients import CLIP_NORM_DOC

@@ -17,12 +17,13 @@ from torchloom_core.wire.assignment import Assignment, Stage
 from torchloom_core.wire.generations import Begin, Fault, Halt, Join, Leave, Stopped
 from torchloom_threadlet.attachment import attach_once
 from torchloom_threadlet.identity import PlacementArguments
+from torchloom_threadlet.layers.layer import Layer
 from torchloom_threadlet.loom import Loom
 from torchloom_threadlet.pipeline.adapter import PipelineAdapter
 from torchloom_threadlet.pipeline.generation import Batch
 from torchloom_threadlet.pipeline.group import Group
 from torchloom_threadlet.pipeline.knobs import register_knobs
-from torchloom_threadlet.pipeline.layers import Factory, Layer, Loss, Program
+from torchloom_threadlet.pipeline.layers import Factory, Loss, Program
 from torchloom_threadlet.pipeline.rendezvous_link import Link, RendezvousLink
 from torchloom_threadlet.pipeline.user_code import UserCodeError
 from torchloom_threadlet.pipeline.worker import Worker

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from torchloom_core.wire.assignment import Assignment
-from torchloom_threadlet.pipeline.layers import Layer
+from torchloom_threadlet.layers.layer import Layer
 from torchloom_threadlet.pipeline.messages import Messages
 
 _SLICES, _SUMS = 1 << 20, 2 << 20  # tags, apart from those of the pipeline's own messages

@@ -11,8 +11,9 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 
 from torchloom_core.floor.errors import ConfigError
 from torchloom_core.wire.assignment import Assignment
+from torchloom_threadlet.layers.layer import Layer, mixed
 from torchloom_threadlet.pipeline.boundaries import Values, as_values
-from torchloom_threadlet.pipeline.layers import Layer, Program, mixed
+from torchloom_threadlet.pipeline.layers import Program
 from torchloom_threadlet.pipeline.messages import Messages
 from torchloom_threadlet.pipeline.user_code import of_the_user
 

@@ -6,8 +6,8 @@ from torch import Tensor
 from torch._C._distributed_c10d import HashStore
 
 from torchloom_core.wire.assignment import Assignment, Stage
+from torchloom_threadlet.layers.layer_state import load_bytes, to_bytes
 from torchloom_threadlet.pipeline.boundaries import Values
-from torchloom_threadlet.pipeline.layer_state import load_bytes, to_bytes
 from torchloom_threadlet.pipeline.layers import Program
 from torchloom_threadlet.pipeline.messages import Messages
 from torchloom_threadlet.pipeline.reduction import Reduction

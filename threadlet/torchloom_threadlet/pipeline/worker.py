@@ -10,12 +10,13 @@ import torch
 from torchloom_core.floor.errors import PipelineError
 from torchloom_core.wire.assignment import Copy
 from torchloom_core.wire.generations import Begin, Fault, Halt, Stopped
+from torchloom_threadlet.layers.layer import Layer
+from torchloom_threadlet.layers.layer_state import load_bytes, to_bytes
 from torchloom_threadlet.pipeline.adapter import PipelineAdapter
 from torchloom_threadlet.pipeline.boundaries import Values, boundaries, described
 from torchloom_threadlet.pipeline.generation import Batch, Generation, vote
 from torchloom_threadlet.pipeline.group import Group
-from torchloom_threadlet.pipeline.layer_state import load_bytes, to_bytes
-from torchloom_threadlet.pipeline.layers import Layer, Program
+from torchloom_threadlet.pipeline.layers import Program
 from torchloom_threadlet.pipeline.messages import Messages
 from torchloom_threadlet.pipeline.rendezvous_link import Link
 from torchloom_threadlet.pipeline.user_code import of_the_user

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from torchloom_core.floor.errors import CheckpointError
 from torchloom_threadlet.checkpoint.json_state import decode, dtype_named, encode
-from torchloom_threadlet.pipeline.layers import Layer
+from torchloom_threadlet.layers.layer import Layer
 
 _LENGTH = 8
 
