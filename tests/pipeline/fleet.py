@@ -70,13 +70,18 @@ class Fleet:
         self.rendezvous.communicate(timeout=DEADLINE_S)
 
 
-def undisturbed(steps, **changes):
-    """Return the losses and final weights of one worker that trains alone."""
+def undisturbed(steps, knobs=None, **changes):
+    """Return the losses and final weights of one worker that trains alone.
+
+    ``knobs``: the values that are set after a step, by step.
+    """
     with attached("alone", None, **changes) as pipeline:
         losses = {}
         while pipeline.steps < steps:
             loss = pipeline.step(lambda replica: batch(pipeline.steps, replica))
             losses[pipeline.steps] = loss
+            for name, value in (knobs or {}).get(pipeline.steps - 1, {}).items():
+                pipeline.loom.adapter.worker.actuators.set_knob(name, value)
         weights = {number: layer.weights for number, layer in pipeline.layers.items()}
     return losses, weights
 

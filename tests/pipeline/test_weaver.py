@@ -4,9 +4,10 @@ import asyncio
 
 import pytest
 
+from tests.pipeline.fleet import Fleet, assert_same, undisturbed
 from tests.waiting import eventually
 from torchloom_core.wire.messages import Hello
-from torchloom_core.wire.operations import FencedChange, SetKnobs
+from torchloom_core.wire.operations import Checkpoint, FencedChange, Pause, Resume, SetKnobs
 
 pytestmark = pytest.mark.integration
 FOREVER = 100_000
@@ -78,6 +79,49 @@ async def test_all_workers_of_a_pipeline_take_a_knob_at_one_step(run):
         assert {at for at, rate in found.items() if rate == 0.01} == set(range(1, step + 1))
     batch = await four.weaver.beat(lambda batch: batch.step > step, "w3")
     assert {"loss", "grad_norm", "compute_share"} <= set(batch.metrics)
+
+
+@pytest.mark.long
+async def test_a_standby_takes_the_part_of_a_worker_that_is_killed_in_a_pause(run):
+    five, steps = run(5, standbys=1), 60
+    await five.start(steps, *WORKERS, "w4")
+    await five.goes_on("w0")
+    async with five.weaver.confirming_pause("v1"):
+        await five.send(1, Pause(), *WORKERS, cause="v1")
+        (step,) = {ack.step for ack in await five.ends(1, *WORKERS)}
+        five.fleet.processes["w2"].kill()
+        paused = ("w0", "w1", "w3", "w4")
+        await five.weaver.beat(lambda batch: batch.state == "paused", "w4")
+        await asyncio.sleep(0.3)  # a step that somebody makes all the same would be seen
+        found = [max(five.fleet.losses(name)) for name in paused]
+        assert found == [step + 1] * 4
+        for name in paused:
+            await five.weaver.ask(five.hellos[name], Resume(), f"r-{name}")
+    found = await asyncio.to_thread(five.fleet.weights, *paused)
+    assert_same(found, undisturbed(steps, scheduler=None)[1])
+
+
+@pytest.mark.long
+async def test_three_workers_go_on_from_a_checkpoint_of_four_as_if_nothing_was(run, tmp_path):
+    four, steps, changes = run(4), 40, {"lr": 0.004, "clip_norm": 0.5}
+    more = {"options": {"checkpoints": str(tmp_path / "saved")}, "scheduler": None}
+    await four.start(steps, *WORKERS, **more)
+    await four.goes_on("w0")
+    await four.send(1, SetKnobs(values=changes), *WORKERS)
+    (changed,) = {ack.step for ack in await four.ends(1, *WORKERS)}
+    await four.send(2, Checkpoint(), *WORKERS)
+    (saved,) = {ack.step for ack in await four.ends(2, *WORKERS)}
+    await eventually(lambda: [*tmp_path.glob("saved/*/manifest.json")])
+    for worker in WORKERS:
+        four.fleet.processes[worker].kill()
+    three = Fleet(tmp_path, 3)
+    try:
+        three.start(steps, "x0", "x1", "x2", **more)
+        found = await asyncio.to_thread(three.weights, "x0", "x1", "x2")
+    finally:
+        three.close()
+    assert min(three.losses("x0")) == saved + 2
+    assert_same(found, undisturbed(steps, scheduler=None, knobs={changed: changes})[1])
 
 
 @pytest.mark.long

@@ -5,6 +5,7 @@ other.
 """
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -26,12 +27,7 @@ def to_bytes(layer: Layer) -> Tensor:
         If the optimizer or scheduler keeps a value that JSON and tensors cannot hold.
     """
     tensors: dict[str, Tensor] = {}
-    state: dict[str, Any] = {"module": layer.module.state_dict()}
-    if layer.optimizer is not None:
-        state["optimizer"] = layer.optimizer.state_dict()
-    if layer.scheduler is not None:
-        state["scheduler"] = layer.scheduler.state_dict()
-    encoded = encode(state, f"layer {layer.number}", tensors)
+    encoded = encode(state_of(layer), f"layer {layer.number}", tensors)
     flat = [tensor.detach().to("cpu").contiguous() for tensor in tensors.values()]
     described = [
         [name, str(tensor.dtype).removeprefix("torch."), list(tensor.shape)]
@@ -64,7 +60,21 @@ def load_bytes(layer: Layer, data: Tensor) -> None:
         tensor.reshape(-1).view(torch.uint8).copy_(data[at : at + tensor.nbytes])
         tensors[name] = tensor
         at += tensor.nbytes
-    state = decode(encoded, tensors)
+    load_state(layer, decode(encoded, tensors))
+
+
+def state_of(layer: Layer) -> dict[str, Any]:
+    """Return the states of a layer's module, optimizer and scheduler."""
+    state: dict[str, Any] = {"module": layer.module.state_dict()}
+    if layer.optimizer is not None:
+        state["optimizer"] = layer.optimizer.state_dict()
+    if layer.scheduler is not None:
+        state["scheduler"] = layer.scheduler.state_dict()
+    return state
+
+
+def load_state(layer: Layer, state: Mapping[str, Any]) -> None:
+    """Give a layer what :func:`state_of` returned."""
     layer.module.load_state_dict(state["module"])
     if layer.optimizer is not None:
         layer.optimizer.load_state_dict(state["optimizer"])

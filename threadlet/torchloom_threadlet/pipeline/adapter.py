@@ -29,10 +29,13 @@ class Inherited(msgspec.Struct, frozen=True):
         The knobs, and the pending change.
     pause : str
         What has the others pause, "" for nothing.
+    save : int
+        The step that the others save, if it is the present one.
     """
 
     standing: str
     pause: str = ""
+    save: int = -1
 
 
 class PipelineAdapter(Adapter):
@@ -42,12 +45,15 @@ class PipelineAdapter(Adapter):
     ----------
     has_left : bool
         Whether the worker was drained.
+    save_step : int
+        The last step for which a checkpoint was requested, -1 for none.
     """
 
     framework = "pipeline"
 
     def __init__(self) -> None:
         self.has_left = False
+        self.save_step = -1
         self._figures: dict[str, float] = {}
         self._is_closed = False
 
@@ -115,7 +121,7 @@ class PipelineAdapter(Adapter):
         worker = self.worker
         standing = worker.changes.standing(worker.actuators.fenced_values())
         pause = worker.lease.cause if worker.state == "paused" else ""
-        return msgspec.json.encode(Inherited(standing, pause)).decode()
+        return msgspec.json.encode(Inherited(standing, pause, self.save_step)).decode()
 
     def take_over(self, text: str) -> None:
         """Set the knobs as the others have them, before the first own step.
@@ -126,11 +132,16 @@ class PipelineAdapter(Adapter):
             If one cannot be set: this worker must not continue.
         """
         worker, inherited = self.worker, msgspec.json.decode(text, type=Inherited)
-        for name, value in worker.actuators.fenced_values().items():
-            worker.actuators.hold(name, value)  # as the optimizers' states have brought it
         worker.take_over(inherited.standing)
+        self.save_step = inherited.save
         if inherited.pause and not worker.is_pause_over(inherited.pause):
             worker.pause(inherited.pause)
+
+    def look_again(self) -> None:
+        """Report the knobs' values that layers have brought with their optimizers' states."""
+        for name, value in self.worker.actuators.fenced_values().items():
+            self.worker.actuators.hold(name, value)
+        self.worker.announce()
 
     def rest(self) -> bool:
         """Wait while the worker is paused and not called; return whether it still takes part."""

@@ -20,6 +20,7 @@ from torchloom_threadlet.identity import PlacementArguments
 from torchloom_threadlet.layers.layer import Layer
 from torchloom_threadlet.loom import Loom
 from torchloom_threadlet.pipeline.adapter import PipelineAdapter
+from torchloom_threadlet.pipeline.checkpoints import PipelineCheckpoints
 from torchloom_threadlet.pipeline.generation import Batch
 from torchloom_threadlet.pipeline.group import Group
 from torchloom_threadlet.pipeline.knobs import register_knobs
@@ -45,10 +46,16 @@ class Pipeline:
     """
 
     def __init__(
-        self, worker: Worker, link: Link, group: Group, store: Store | None, loom: Loom
+        self,
+        worker: Worker,
+        link: Link,
+        group: Group,
+        store: Store | None,
+        loom: Loom,
+        checkpoints: PipelineCheckpoints | None,
     ) -> None:
         self._worker, self._link, self._group, self._store = worker, link, group, store
-        self.loom = loom
+        self.loom, self._checkpoints = loom, checkpoints
 
     @property
     def steps(self) -> int:
@@ -113,7 +120,7 @@ class Pipeline:
         return isinstance(adapter, PipelineAdapter) and adapter.has_left
 
     def close(self, *, finished: bool = True) -> None:
-        """End this worker's part.
+        """End this worker's part; the last step of all is saved.
 
         Parameters
         ----------
@@ -121,10 +128,14 @@ class Pipeline:
             Whether all steps are done; else the others go on without this worker.
         """
         finished = finished and not self._has_left
+        if finished:
+            self._worker.save()
         self._link.close(Leave(finished=finished, committed=self._worker.committed))
         self._group.leave()
         if finished or self._has_left:
             self.loom.close()
+        if self._checkpoints is not None:
+            self._checkpoints.wait()
 
     def __enter__(self) -> Self:
         """Return the pipeline."""
@@ -152,6 +163,9 @@ def attach(
     rendezvous: str | None = None,
     worker: str | None = None,
     timeout_s: float = 300.0,
+    checkpoints: str | os.PathLike[str] | None = None,
+    checkpoint_steps: int = 0,
+    checkpoint_keep: int = 3,
     join: str | os.PathLike[str] | None = None,
     **placement: Unpack[PlacementArguments],
 ) -> Pipeline:
@@ -169,6 +183,13 @@ def attach(
         is a replica group of this name.
     timeout_s : float
         After which a send, receive or collective counts as failed.
+    checkpoints : path, optional
+        A folder or URL that all workers reach. The newest checkpoint there is loaded, if the
+        program begins; the last step is saved there, and what ``torchloom checkpoint`` requests.
+    checkpoint_steps : int
+        Save besides after each so many steps; 0: not.
+    checkpoint_keep : int
+        The newest complete checkpoints that stay; 0: all.
     join : path, optional
         The Weaver's ``join.json``, as in :func:`torchloom_threadlet.attach`.
     **placement
@@ -178,6 +199,8 @@ def attach(
     ------
     ConfigError
         If a parameter breaks a rule.
+    CheckpointError
+        If there are checkpoints, and none can be read.
     """
     program = Program(layers, loss, optimizer, scheduler, replicas, micro_batches, seed)
     address = rendezvous or os.environ.get(_RENDEZVOUS, "")
@@ -192,7 +215,10 @@ def attach(
     adapter, group = PipelineAdapter(), Group(timeout_s)
     own: PlacementArguments = {**placement, "group": name, "rank": 0, "standby": False}
     loom = attach_once(adapter, join, own, is_own_group=True)
-    store: Store | None = None
+    saved, store = None, None
+    if checkpoints is not None:
+        place = os.fspath(checkpoints)
+        saved = PipelineCheckpoints(place, checkpoint_steps, checkpoint_keep, adapter.worker.note)
     if address:
         own_host = os.environ.get(_HOST) or _own_host(host, int(port))
         store = TCPStore(own_host, 0, is_master=True, wait_for_workers=False)
@@ -203,6 +229,7 @@ def attach(
             layers=len(layers),
             replicas=replicas,
             micro_batches=micro_batches,
+            committed=saved.step if saved is not None else -1,
             layer_bytes=program.layer_bytes(),
         )
 
@@ -212,11 +239,15 @@ def attach(
 
         link: Link = RendezvousLink(address, first, on_stop)
     else:
-        link = _Alone(program, name)
-    own_part = Worker(program, name, link, group, adapter)
+        link = _Alone(program, name, saved.step if saved is not None else -1)
+    own_part = Worker(program, name, link, group, adapter, saved)
     register_knobs(loom, program, own_part)
+    if saved is not None:
+        loom.on_checkpoint(own_part.save)
+        if saved.shared is not None:
+            loom.load_state_dict(saved.shared)
     adapter.begin(own_part.committed, own_part.is_called)
-    return Pipeline(own_part, link, group, store, loom)
+    return Pipeline(own_part, link, group, store, loom, saved)
 
 
 def _own_host(host: str, port: int) -> str:
@@ -236,12 +267,12 @@ class _Alone:
 
     asked_for = 0
 
-    def __init__(self, program: Program, name: str) -> None:
+    def __init__(self, program: Program, name: str, committed: int) -> None:
         route = (Stage(name, 0, len(program.layers)),)
         assignment = Assignment(
             generation=1, layers=len(program.layers), routes=(route,) * program.replicas
         )
-        self._begin = Begin(assignment=assignment, committed=-1, store="")
+        self._begin = Begin(assignment=assignment, committed=committed, store="")
 
     def has_begun_after(self, generation: int) -> bool:
         return True

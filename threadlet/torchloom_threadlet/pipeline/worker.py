@@ -4,16 +4,16 @@ import logging
 import math
 import re
 import time
-
-import torch
+from collections.abc import Mapping
 
 from torchloom_core.floor.errors import PipelineError
 from torchloom_core.wire.assignment import Copy
 from torchloom_core.wire.generations import Begin, Fault, Halt, Stopped
 from torchloom_threadlet.layers.layer import Layer
-from torchloom_threadlet.layers.layer_state import load_bytes, to_bytes
 from torchloom_threadlet.pipeline.adapter import PipelineAdapter
 from torchloom_threadlet.pipeline.boundaries import Values, boundaries, described
+from torchloom_threadlet.pipeline.checkpoints import Moment, PipelineCheckpoints
+from torchloom_threadlet.pipeline.copying import copy
 from torchloom_threadlet.pipeline.generation import Batch, Generation, vote
 from torchloom_threadlet.pipeline.group import Group
 from torchloom_threadlet.pipeline.layers import Program
@@ -23,8 +23,7 @@ from torchloom_threadlet.pipeline.user_code import of_the_user
 from torchloom_threadlet.pipeline.warm_up import warm_up
 
 _log = logging.getLogger(__name__)
-_COPIES = 3 << 20  # tags, apart from those of a step
-_INPUTS, _STANDING = "inputs", "standing"  # keys in a generation's store
+_INPUTS, _STANDING, _CHECKPOINTS = "inputs", "standing", "checkpoints"  # keys in the store
 _MEASURED = 20  # steps
 
 
@@ -44,9 +43,15 @@ class Worker:
     """
 
     def __init__(
-        self, program: Program, name: str, link: Link, group: Group, adapter: PipelineAdapter
+        self,
+        program: Program,
+        name: str,
+        link: Link,
+        group: Group,
+        adapter: PipelineAdapter,
+        checkpoints: PipelineCheckpoints | None = None,
     ) -> None:
-        self.committed = -1
+        self.committed = checkpoints.step if checkpoints is not None else -1
         self.losses: tuple[float, ...] = (math.nan,) * program.replicas
         self.held: dict[int, Layer] = {}
         self.clip_norm = 0.0
@@ -54,7 +59,7 @@ class Worker:
         self._spare: dict[int, Layer] = {}
         """Held before, without a part in this generation; others may not have their copies yet."""
         self._program, self._name, self._link, self._group = program, name, link, group
-        self._adapter = adapter
+        self._adapter, self._checkpoints = adapter, checkpoints
         self._begin: Begin | None = None
         self._running: Generation | None = None
         self._last: Generation | None = None
@@ -65,7 +70,7 @@ class Worker:
         self._is_behind = True
         """Whether it takes over the others' knobs with its layers."""
         self._shapes: tuple[Values, ...] = ()
-        self._inputs = ""
+        self._inputs = self._save_name = ""
         self._layer_s: dict[int, float] = {}
         self._measured = 0
         self._is_warm = False
@@ -102,10 +107,31 @@ class Worker:
                     if not self._adapter.rest():
                         return False
                     self._group.check()
+                    if self._checkpoints is not None and self._checkpoints.is_due(self.committed):
+                        self._adapter.save_step = self.committed
+                    self.save_if_asked()
                     self._train(batch)
                     return True
             except RuntimeError as error:
                 self._fault(error)
+
+    def save(self) -> None:
+        """Save the last committed step; called by all workers after it."""
+        self._adapter.save_step = self.committed
+        self.save_if_asked()
+
+    def save_if_asked(self) -> None:
+        """Begin to save this worker's part, once for each generation that begins at that step.
+
+        Otherwise the part of a worker that has ended meanwhile would be missing.
+        """
+        running, checkpoints = self._running, self._checkpoints
+        if checkpoints is None or running is None or self.committed < 0:
+            return
+        if self._adapter.save_step != self.committed:
+            return
+        moment = Moment(self.committed, running.assignment, self._save_name)
+        checkpoints.save(moment, self._name, self.held, self._adapter.save())
 
     def _train(self, batch: Batch) -> None:
         running, step, began_s = self._running, self.committed + 1, time.perf_counter()
@@ -150,7 +176,9 @@ class Worker:
         self._stop()
 
     def _stop(self) -> None:
-        """Leave the present generation, and tell what is held."""
+        """Leave the present generation, and report what is held."""
+        if self._is_behind and self._sources():
+            self.held, self._spare = {}, {}  # they come again, with the knobs
         self._running = self._begin = None
         self._messages.forget()
         self._group.leave()
@@ -219,12 +247,13 @@ class Worker:
         missing = {layer: self._new_layer(layer) for layer in mine if layer not in self._has()}
         self._group.form(self.number, begin.store, members, self._name)
         self._exchange_inputs(begin, batch)
-        self._copy(begin.copies, members, missing)
+        for layer in copy(begin.copies, self._name, members, self._messages, self._has(), missing):
+            self.held[layer] = missing.pop(layer)
+        if missing and self.committed >= 0:
+            self._load(missing)
+        self.held |= missing
         self._inherit(begin.copies)
-        if missing:
-            if self.committed >= 0:
-                raise PipelineError(f"{self._name}: need a copy of layers {sorted(missing)}")
-            self.held |= missing
+        self._name_checkpoints(members[0])
         has = self._has()
         self.held = {layer: has.pop(layer) for layer in mine}
         self._spare = has
@@ -232,6 +261,23 @@ class Worker:
             self._program, assignment, self._name, self.held, self._shapes, self._messages
         )
         self._is_warm = True
+
+    def _name_checkpoints(self, first: str) -> None:
+        """Agree on what this generation's checkpoints are called."""
+        checkpoints = self._checkpoints
+        if first == self._name:
+            name = checkpoints.new_name() if checkpoints is not None else ""
+            self._group.store.set(_CHECKPOINTS, name)
+        if checkpoints is not None:
+            self._save_name = self._group.store.get(_CHECKPOINTS).decode()
+
+    def _load(self, missing: Mapping[int, Layer]) -> None:
+        """Load the layers with which a new run begins from its checkpoint."""
+        if self._checkpoints is None or self._checkpoints.step != self.committed:
+            raise PipelineError(f"{self._name}: need a copy of layers {sorted(missing)}")
+        with of_the_user():
+            for layer in missing.values():
+                self._checkpoints.load(layer)
 
     def _has(self) -> dict[int, Layer]:
         return {**self._spare, **self.held}
@@ -257,36 +303,22 @@ class Worker:
                 self._shapes = boundaries(self._program, inputs)
             self._inputs = inputs
 
+    def _sources(self) -> list[str]:
+        """Return the workers that send layers to this one in the present generation."""
+        copies = self._begin.copies if self._begin is not None else ()
+        return [one.source for one in copies if one.target == self._name]
+
     def _inherit(self, copies: tuple[Copy, ...]) -> None:
         """Take over the knobs with the layers, from the worker that has sent the first of them."""
-        if self._name in [copy.source for copy in copies]:
+        if self._name in [one.source for one in copies]:
             self._group.store.set(f"{_STANDING}/{self._name}", self._adapter.standing())
-        sources = [copy.source for copy in copies if copy.target == self._name]
+        sources = self._sources()
         if self._is_behind and sources:
             standing = self._group.store.get(f"{_STANDING}/{sources[0]}")
             self._adapter.take_over(standing.decode())
+        if self._is_behind:
+            self._adapter.look_again()
         self._is_behind = False
-
-    def _copy(
-        self, copies: tuple[Copy, ...], members: tuple[str, ...], missing: dict[int, Layer]
-    ) -> None:
-        """Send and receive layers, in the order of ``copies``; what has come is taken away."""
-        for number, copy in enumerate(copies):
-            tag = _COPIES + 2 * number
-            if copy.source == self._name:
-                data = to_bytes(self._has()[copy.layer])
-                target = members.index(copy.target)
-                self._messages.send(torch.tensor([len(data)]), target, tag)
-                self._messages.send(data, target, tag + 1)
-            elif copy.target == self._name:
-                source = members.index(copy.source)
-                size = torch.zeros(1, dtype=torch.int64)
-                self._messages.receive(size, source, tag)
-                data = torch.empty(int(size), dtype=torch.uint8)
-                self._messages.receive(data, source, tag + 1)
-                with of_the_user():
-                    load_bytes(missing[copy.layer], data)
-                self.held[copy.layer] = missing.pop(copy.layer)
 
 
 def _short(error: RuntimeError) -> str:
