@@ -177,8 +177,6 @@ class Worker:
 
     def _stop(self) -> None:
         """Leave the present generation, and report what is held."""
-        if self._is_behind and self._sources():
-            self.held, self._spare = {}, {}  # they come again, with the knobs
         self._running = self._begin = None
         self._messages.forget()
         self._group.leave()
@@ -247,12 +245,13 @@ class Worker:
         missing = {layer: self._new_layer(layer) for layer in mine if layer not in self._has()}
         self._group.form(self.number, begin.store, members, self._name)
         self._exchange_inputs(begin, batch)
+        self._inherit(begin.copies)
         for layer in copy(begin.copies, self._name, members, self._messages, self._has(), missing):
             self.held[layer] = missing.pop(layer)
         if missing and self.committed >= 0:
             self._load(missing)
         self.held |= missing
-        self._inherit(begin.copies)
+        self._adapter.look_again()
         self._name_checkpoints(members[0])
         has = self._has()
         self.held = {layer: has.pop(layer) for layer in mine}
@@ -303,21 +302,14 @@ class Worker:
                 self._shapes = boundaries(self._program, inputs)
             self._inputs = inputs
 
-    def _sources(self) -> list[str]:
-        """Return the workers that send layers to this one in the present generation."""
-        copies = self._begin.copies if self._begin is not None else ()
-        return [one.source for one in copies if one.target == self._name]
-
     def _inherit(self, copies: tuple[Copy, ...]) -> None:
-        """Take over the knobs with the layers, from the worker that has sent the first of them."""
+        """Take over the knobs, before the layers, from the worker that sends the first of them."""
         if self._name in [one.source for one in copies]:
             self._group.store.set(f"{_STANDING}/{self._name}", self._adapter.standing())
-        sources = self._sources()
+        sources = [one.source for one in copies if one.target == self._name]
         if self._is_behind and sources:
             standing = self._group.store.get(f"{_STANDING}/{sources[0]}")
             self._adapter.take_over(standing.decode())
-        if self._is_behind:
-            self._adapter.look_again()
         self._is_behind = False
 
 
