@@ -39,7 +39,8 @@ async def test_a_hello_has_the_workers_identity_and_abilities(weaver, start_trai
         lambda: next((e for e in weaver.events if "checkpoint" in e.actuators), None)
     )
     assert set(hello.actuators) == {
-        *("checkpoint", "drain", "dump", "pause", "resume", "set_knob", "terminate", "write_log")
+        *("checkpoint", "drain", "dump", "freeze", "pause", "resume"),
+        *("set_knob", "terminate", "write_log"),
     }
 
 

@@ -170,6 +170,12 @@ class Sidecar(Protocol):
     def worker(self) -> str:
         """The worker's id."""
 
+    stopped: Any
+    """What a suspension has stopped, None while the trainer runs: for torchLoom's own parts."""
+
+    def announce(self) -> None:
+        """Report what the worker can do now."""
+
     @property
     def probe_address(self) -> ProbeAddress | None:
         """Where it accepts probes, None where it accepts none."""

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 from cyclopts import Parameter
 from cyclopts.validators import Number
 from rich.console import Group, RenderableType
@@ -19,6 +20,7 @@ from torchloom_core.cli.weaver_client import fetch_status, open_client
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.floor.errors import RequestError
 from torchloom_core.floor.plain_text import printable
+from torchloom_core.live.trajectory.summaries import summarise
 from torchloom_core.wire.operator import Status, WorkerStatus
 
 if TYPE_CHECKING:
@@ -121,6 +123,10 @@ def render(status: Status, metrics: Sequence[str] = (), error: str = "") -> Rend
         parts.append(Panel(Text(f"recording is {status.recording}"), style="red"))
     parts += [Text(printable(loop.text), style="bold red") for loop in status.crash_loops]
     parts.append(_workers(status.workers, metrics))
+    for one in status.suspensions:
+        text = summarise("suspension", msgspec.to_builtins(one))
+        since = span((status.ts_ns - one.since_ns) / SECOND_NS)
+        parts.append(Text(f"{printable(text)}, for {since}", style="yellow"))
     if status.cordoned:
         nodes = ", ".join(_cordon(node, status) for node in status.cordoned)
         parts.append(Text(f"cordoned nodes: {nodes}", style="yellow"))

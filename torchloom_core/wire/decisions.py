@@ -10,6 +10,7 @@ from torchloom_core.wire.commands import AckStatus, Command
 from torchloom_core.wire.limits import KnobValue, KnobValues, Text
 from torchloom_core.wire.plans import Plan
 from torchloom_core.wire.steering import Steer
+from torchloom_core.wire.suspensions import SuspensionChanged
 
 Reason = Annotated[str, msgspec.Meta(max_length=10_000)]
 """Long enough for a predictor's reason and a policy's own text."""
@@ -301,6 +302,7 @@ Output = (
     | Issue
     | Withdrawal
     | PauseChanged
+    | SuspensionChanged
     | Steer
     | ForecastWanted
     | InputFailed

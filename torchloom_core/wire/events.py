@@ -17,6 +17,7 @@ from torchloom_core.wire.messages import Exit, Hello, Note
 from torchloom_core.wire.plans import Flight, Granted, Plan, Watch
 from torchloom_core.wire.requests import Request
 from torchloom_core.wire.steering import LighthouseView
+from torchloom_core.wire.suspensions import SuspensionChanged
 
 
 class Tick(msgspec.Struct, frozen=True, kw_only=True, tag="tick"):
@@ -157,6 +158,7 @@ class Control(msgspec.Struct, frozen=True, kw_only=True):
     watches: tuple[Watch, ...] = ()
     links: tuple[Link, ...] = ()
     launches: tuple[Launched, ...] = ()
+    suspensions: tuple[SuspensionChanged, ...] = ()
 
 
 class Backlog(msgspec.Struct, frozen=True, kw_only=True, tag="backlog"):

@@ -1,6 +1,6 @@
 """What a command makes a worker do."""
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import msgspec
 
@@ -28,6 +28,9 @@ class Operation:
 
     __slots__ = ()
     __struct_config__: ClassVar[msgspec.structs.StructConfig]
+
+    takes_s: ClassVar[float] = 0.0
+    """How much longer than others it may take, seconds."""
 
 
 class _Verb(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="verb"):
@@ -70,6 +73,45 @@ class Pause(_Verb, Operation, frozen=True, kw_only=True, tag="pause"):
 
 class Resume(_Verb, Operation, frozen=True, kw_only=True, tag="resume"):
     """Continue after a pause."""
+
+
+Depth = Literal["frozen", "parked", "stored"]
+"""What a suspension leaves: stopped processes, processes without their state, or nothing."""
+
+SUSPENDED = "suspended"
+"""Among a worker's ``actuators``: it waits at a step boundary until it is resumed."""
+
+
+class Suspend(_Verb, Operation, frozen=True, kw_only=True, tag="suspend"):
+    """Wait at the step boundary until resumed, with or without a Weaver.
+
+    A rank that could not go on to ``depth`` refuses it.
+    """
+
+    depth: Depth
+
+
+class Freeze(_Verb, Operation, frozen=True, kw_only=True, tag="freeze"):
+    """The sidecar stops its trainer's processes, which wait at a step boundary."""
+
+
+class Thaw(_Verb, Operation, frozen=True, kw_only=True, tag="thaw"):
+    """The sidecar continues the processes that it has stopped; the trainer still waits."""
+
+
+class Park(_Verb, Operation, frozen=True, kw_only=True, tag="park"):
+    """Save in the memory of nodes, and free what the state takes; on all suspended ranks at once.
+
+    A resume loads it again.
+    """
+
+    takes_s: ClassVar[float] = 600.0
+
+
+class Store(_Verb, Operation, frozen=True, kw_only=True, tag="store"):
+    """Save, and wait until it is stored: on all suspended ranks at once."""
+
+    takes_s: ClassVar[float] = 600.0
 
 
 class Dump(_Verb, Operation, frozen=True, kw_only=True, tag="dump"):

@@ -46,6 +46,7 @@ from torchloom_core.wire.limits import (
 )
 from torchloom_core.wire.messages import KnobSpec
 from torchloom_core.wire.placement import TRAINER
+from torchloom_core.wire.suspensions import SuspensionChanged
 
 READS = frozenset({"status", "knobs"})
 """Verbs that only read."""
@@ -282,6 +283,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     at_risk: tuple[AtRisk, ...] = ()
     cordoned: tuple[str, ...] = ()
     cordoned_until_ns: dict[str, int] = {}
+    suspensions: tuple[SuspensionChanged, ...] = ()
     trajectory: str = ""
     recording: str = ""
     lighthouse: str = ""

@@ -1,5 +1,6 @@
 """Granted actions and their progress: plans, commands in flight, and past grants."""
 
+from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
@@ -131,6 +132,23 @@ def called_off(plan: Plan, why: str) -> Plan:
     if plan.fate != "offered":
         return plan
     return msgspec.structs.replace(plan, fate="refused", missed={"": why})
+
+
+def offered_to(plan: Plan, stage: Stage) -> Plan:
+    """Return the plan with this first stage, and the later ones for the same workers."""
+    later = (
+        msgspec.structs.replace(one, incarnations=stage.incarnations) for one in plan.stages[1:]
+    )
+    return msgspec.structs.replace(plan, stages=(stage, *later))
+
+
+def offered_to_more(plan: Plan, stage: Stage, commands: Iterable[str]) -> Plan:
+    """Return the plan whose present stage was sent to more workers, which get the later ones."""
+    later = tuple(
+        msgspec.structs.replace(one, incarnations=(*one.incarnations, *stage.incarnations))
+        for one in plan.stages
+    )
+    return msgspec.structs.replace(plan, commands=(*plan.commands, *commands), stages=later)
 
 
 def begun_by(plan: Plan, now_ns: int) -> Plan:

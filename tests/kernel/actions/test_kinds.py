@@ -13,6 +13,7 @@ from torchloom_core.capabilities.evict import EvictGroup
 from torchloom_core.capabilities.preview import PreviewChange
 from torchloom_core.capabilities.probe import ProbeLinks
 from torchloom_core.capabilities.rewind import RewindRun
+from torchloom_core.capabilities.suspend import SuspendRun
 from torchloom_core.capabilities.uncordon import UncordonNode
 from torchloom_core.cli.found_command import verb_of
 from torchloom_core.floor.errors import PluginError
@@ -27,7 +28,15 @@ from torchloom_core.wire import capabilities
 from torchloom_core.wire.actions import ChangeKnob, ChangeKnobs, name_of
 from torchloom_core.wire.capabilities import action_type, find_part, installed
 from torchloom_core.wire.messages import KnobSpec
-from torchloom_core.wire.operations import Operation, Prepare, Rewind, SetKnobs, Withdraw, WriteLog
+from torchloom_core.wire.operations import (
+    Operation,
+    Prepare,
+    Rewind,
+    SetKnobs,
+    Suspend,
+    Withdraw,
+    WriteLog,
+)
 from torchloom_core.wire.requests import Propose, Request
 
 ROOT = Path(__file__).parents[3]
@@ -48,15 +57,19 @@ EXAMPLES = {
 }
 """An action of each kind that :func:`example` cannot make."""
 
+ACTIONS = {"suspend": [SuspendRun(depth=of) for of in ("frozen", "parked", "stored")]}
+"""The actions of a kind that sends other operations for each."""
+
 ARGUMENTS = {
     "evict": ("a", "--then", "replace"),
     "probe": ("x-0", "y-0"),
     "rewind": ("--skip", "3"),
+    "suspend": ("--depth", "frozen"),
     **dict.fromkeys(("landscape", "preview")),
 }
 """The words that request the example, unless they are its fields; None: not by one request."""
 
-FENCED = {"knobs", "rewind"}
+FENCED = {"knobs", "rewind", "suspend"}
 
 
 def example(name):
@@ -90,7 +103,7 @@ def inputs(name):
     return [
         *(in_quorum(f"{group}-0", 7) for group in "abc"),
         hello("s-0", state="standby"),
-        hello("p-0", state="paused"),
+        hello("p-0", state="paused", actuators=("drain", "thaw")),
         can_be_probed("x-0", state="joining"),
         can_be_probed("y-0", state="joining"),
         hello("v-0", state="standby", actuators=("survey", "rehearse")),
@@ -103,7 +116,7 @@ for _name in installed():
         f"Test_{_name}",
         (CapabilityContract,),
         {
-            "actions": (example(_name),),
+            "actions": ACTIONS.get(_name, (example(_name),)),
             "arguments": arguments(_name),
             "inputs": lambda self: inputs(self.name()),
         },
@@ -122,9 +135,8 @@ def test_a_capability_that_cannot_be_loaded_is_named_before_a_run_depends_on_it(
 
 def test_every_operation_belongs_to_a_kind_except_those_of_the_weaver_itself():
     declared = {operation for name in installed() for operation in kind_named(name).operations}
-    others = (
-        set(Operation.__subclasses__()) - declared - {Rewind, SetKnobs}
-    )  # within a fenced change
+    fenced = {Rewind, SetKnobs, Suspend}  # within a fenced change
+    others = set(Operation.__subclasses__()) - declared - fenced
     assert others == {Prepare, WriteLog, Withdraw}
 
 

@@ -14,6 +14,8 @@ class PausePart(TrainerPart[Pause]):
         """Refuse a standby, and a pause that was cancelled meanwhile."""
         if trainer.process.is_pause_over(trainer.cause):
             return "the pause was cancelled"
+        if trainer.process.lease.is_held:
+            return "the worker is suspended"
         return "the worker is a standby" if trainer.state == "standby" else ""
 
     def do(self, operation: Pause, trainer: Trainer) -> str:
@@ -32,8 +34,7 @@ class ResumePart(TrainerPart[Resume]):
 
     def do(self, operation: Resume, trainer: Trainer) -> str:
         """End it, if there is one."""
-        if trainer.state == "paused":
-            trainer.process.enter("training")
+        trainer.process.resume()
         return ""
 
 

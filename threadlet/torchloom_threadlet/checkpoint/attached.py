@@ -133,6 +133,7 @@ def attach_checkpoints(
     if any("://" in tier.place.place or tier.place.copy for tier in tiers):
         _register_limit(loom, checkpointer)
     loom.on_checkpoint(checkpointer.save)
+    loom.on("store", checkpointer.store)
     _leave_at_sigterm(checkpointer)
     return checkpointer
 

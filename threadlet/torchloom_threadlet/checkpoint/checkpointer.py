@@ -8,7 +8,7 @@ from typing import Any
 
 from torchloom_core.checkpoints.layout import MOST_GENERATION, Folder
 from torchloom_core.floor.errors import CheckpointError
-from torchloom_core.wire.checkpoint_tiers import REMOTE
+from torchloom_core.wire.checkpoint_tiers import PATH, REMOTE
 from torchloom_threadlet.checkpoint.agreement import Requests, SaveRequests
 from torchloom_threadlet.checkpoint.loop import TrainingLoop
 from torchloom_threadlet.checkpoint.outcomes import Outcomes, number_parts
@@ -20,7 +20,7 @@ from torchloom_threadlet.checkpoint.state import TrainingState
 from torchloom_threadlet.checkpoint.tiers import Tier, measurements
 from torchloom_threadlet.checkpoint.writer.orders import Order
 
-_LOOK_S, _STORING_S = 0.02, 10.0
+_LOOK_S, _STORING_S, _STORED_S = 0.02, 10.0, 550.0
 
 _logger = logging.getLogger(__name__)
 
@@ -109,6 +109,34 @@ class Checkpointer:
     def save(self) -> None:
         """Have all ranks save, a few steps from now, in all tiers but the remote one."""
         self._wanted |= self.tiers.keys() - {REMOTE}
+
+    def store(self, name: str) -> None:
+        """Save now, in all tiers but the remote one, and wait until it is stored.
+
+        All ranks do it at once, at the same step; ``name`` is of this save alone.
+
+        Raises
+        ------
+        CheckpointError
+            On all ranks, if it is not stored on one of them.
+        TimeoutError
+            On all ranks, if one has not come within 10 s.
+        """
+        self._ranks.meet(name)
+        step, why = self._loop.step, ""
+        try:
+            self._finish_copy()
+            if self._loop.saves():
+                self._wait_for_writer(_STORED_S)
+                self._begin(step, [one for one in self.tiers if one != REMOTE], time.monotonic())
+                self._finish_copy()
+                self._wait_for_writer(_STORED_S)
+                if self.tiers[PATH].stored != step:
+                    why = f"the checkpoint at step {step} is not stored: see the trainers' log"
+        except Exception as error:  # noqa: BLE001 - the others wait for this rank's answer
+            why = str(error) or type(error).__name__
+        if problem := next(filter(None, self._ranks.gather(why)), ""):
+            raise CheckpointError(problem)
 
     def leave(self) -> None:
         """Have all ranks save and leave, a few steps from now; a signal handler may call it."""
@@ -256,9 +284,9 @@ class Checkpointer:
             self._outcomes.lost.popleft() + 1 if self._outcomes.lost else 0,
         )
 
-    def _wait_for_writer(self) -> None:
+    def _wait_for_writer(self, at_most_s: float = _STORING_S) -> None:
         """Let the writer store what it has, as far as that is soon."""
-        end_s = time.monotonic() + _STORING_S
+        end_s = time.monotonic() + at_most_s
         while any(tier.is_saving for tier in self.tiers.values() if tier.name != REMOTE):
             if time.monotonic() > end_s or self._saver.is_over:
                 return

@@ -18,6 +18,8 @@ class Tier:
         Seconds between two saves; may be changed at any time.
     saved_s : float
         When the state was copied that is the newest here.
+    stored : int or None
+        The step of the last save that is stored here.
     felt_s : float or None
         What a save costs the run, seconds; None until one was measured.
     """
@@ -28,6 +30,7 @@ class Tier:
         self.saved_s = self._tried_s = time.monotonic()
         self.felt_s: float | None = None
         self.step: int | None = None
+        self.stored: int | None = None
         self._copied_s: dict[int, float] = {}
 
     @property
@@ -58,6 +61,7 @@ class Tier:
         copied_s = self._copied_s.get(step, 0.0)
         self._copied_s = {s: at for s, at in self._copied_s.items() if s != step}
         if saved:
+            self.stored = step
             self.saved_s = max(self.saved_s, copied_s)
 
 

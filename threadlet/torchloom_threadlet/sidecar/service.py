@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from nats.aio.client import Client
@@ -63,6 +64,7 @@ class Sidecar:
         self._has_ended = False
         self._error = ""
         self._closed = False
+        self.stopped: Any = None
         self._urgent = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._pulling: asyncio.Task[None] | None = None
@@ -242,6 +244,10 @@ class Sidecar:
         self._pulling = self._spawn(self._commands.pull(client))
         self._send_hello()
 
+    def announce(self) -> None:
+        """Report what the worker can do now."""
+        self._send_hello()
+
     def _send_hello(self) -> None:
         if self._has_ended:  # this sidecar only watches torchrun's restarts
             return
@@ -295,7 +301,8 @@ class Sidecar:
                 with contextlib.suppress(*BROKER_ERRORS):
                     for batch in self._heartbeat.batches(self._gauges()):
                         await client.publish(subject, encode_telemetry(batch))
-            self._to_link(self._heartbeat.sent)
+            if self.stopped is None:  # else nobody reads it
+                self._to_link(self._heartbeat.sent)
             if self._hangs.is_news():
                 self._spawn(self._note_hang())
             if (overrun := self._hangs.overrun()) is not None:

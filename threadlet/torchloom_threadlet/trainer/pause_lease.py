@@ -26,6 +26,7 @@ TOO_LONG = "it reached the longest pause that the framework allows"
 class PauseLease:
     """The present pause of this worker, or its last.
 
+    ``is_held``: whether it is a suspension, which only a resume ends.
     ``longest_s``: the longest possible pause; infinite where no timeout of the framework's limits
     it.
     """
@@ -33,6 +34,7 @@ class PauseLease:
     def __init__(self) -> None:
         self.longest_s = math.inf
         self.cause = ""
+        self.is_held = False
         self._until_s = self._end_s = 0.0
         self._why = UNCONFIRMED
         self._over: deque[str] = deque(maxlen=_REMEMBERED)
@@ -44,11 +46,21 @@ class PauseLease:
         self._until_s = now_s + PROVISIONAL_S
         self._end_s = now_s + self.longest_s
 
+    def hold(self, cause: str) -> None:
+        """Begin a suspension, which no silence of the Weaver ends."""
+        self.cause, self.is_held = cause, True
+        self._until_s = self._end_s = math.inf
+
+    def release(self) -> None:
+        """End a suspension."""
+        self.cause, self.is_held = "", False
+        self._until_s = self._end_s = 0.0
+
     def update(self, state: PauseState, now_s: float) -> None:
         """Apply the Weaver's report on the pause in force."""
         if state.over:
             self._over.append(state.over)
-        if not self.cause:
+        if not self.cause or self.is_held:
             return
         if state.verdict == self.cause:
             self._until_s, self._why = now_s + LEASE_S, LAPSED

@@ -6,7 +6,6 @@ link's thread through the methods of :class:`~torchloom_threadlet.trainer.linked
 
 import contextlib
 import logging
-import math
 import os
 import queue
 import socket
@@ -20,7 +19,7 @@ import msgspec
 from torchloom_core.wire.commands import AckStatus, Command
 from torchloom_core.wire.limits import MAX_SHORT_TEXT, KnobValue
 from torchloom_core.wire.messages import Hello, PauseState
-from torchloom_core.wire.operations import SAVES_TOGETHER, FencedChange, done_by
+from torchloom_core.wire.operations import SAVES_TOGETHER, SUSPENDED, FencedChange, done_by
 from torchloom_threadlet import ipc
 from torchloom_threadlet.cleaning import error_line, text, whole
 from torchloom_threadlet.identity import Identity
@@ -30,8 +29,7 @@ from torchloom_threadlet.trainer.actuators import Actuators
 from torchloom_threadlet.trainer.changes import Changes, Unchanged
 from torchloom_threadlet.trainer.command_inbox import CommandInbox
 from torchloom_threadlet.trainer.operations import Operations
-from torchloom_threadlet.trainer.pause_lease import PauseLease
-from torchloom_threadlet.trainer.reporter import Reporter
+from torchloom_threadlet.trainer.pausing import Pausing
 from torchloom_threadlet.trainer.sidecar_link import SidecarLink
 from torchloom_threadlet.trainer.sidecar_start import find_interpreter
 from torchloom_threadlet.trainer.standby_tasks import StandbyTasks
@@ -42,7 +40,7 @@ _FIRST_STEP = 1
 """The largest number of a first step that needs no checkpoint."""
 
 
-class Worker(Reporter):
+class Worker(Pausing):
     """One incarnation of one worker.
 
     ``has_pending``: whether the training thread has to call :meth:`execute_pending` at its next
@@ -73,7 +71,6 @@ class Worker(Reporter):
         self.operations = Operations(self)
         self.is_held = identity.standby and held
         self.prepared = False
-        self.lease = PauseLease()
         self.replica_id = ""
         self.agreed_step: Callable[[], object] | None = None
         self._launch, self._resumes = launch_of()
@@ -82,7 +79,6 @@ class Worker(Reporter):
         self.is_called: Callable[[], bool] = lambda: False
         self._pending: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         self._inbox = CommandInbox(identity.incarnation)
-        self._inbox_lock = threading.Lock()
         self._standby_tasks = standby_tasks or {}
         for verb, runner in self._standby_tasks.items():
             self.actuators.add_function(verb, runner)
@@ -122,7 +118,8 @@ class Worker(Reporter):
             values=self.actuators.values,
             actuators=self.operations.offered()
             + ("prepared",) * self.prepared
-            + (SAVES_TOGETHER,) * self.saves_together,
+            + (SAVES_TOGETHER,) * self.saves_together
+            + (SUSPENDED,) * self.lease.is_held,
             tries=tuple(name for runner in self._standby_tasks.values() for name in runner.tries),
             launch=self._launch,
             resumes=self._resumes,
@@ -228,10 +225,7 @@ class Worker(Reporter):
 
     def _wait_in_pause(self) -> None:
         """Wait for a command or for the pause's end, and act on it."""
-        with self._inbox_lock:
-            now_s = time.monotonic()
-            left_s = self.lease.left_s(now_s)
-            why = self.lease.end(now_s) if left_s <= 0 else ""
+        left_s, why = self.left_of_pause()
         if left_s > 0:
             try:
                 command = self._pending.get(timeout=min(left_s, threading.TIMEOUT_MAX))
@@ -313,19 +307,6 @@ class Worker(Reporter):
                 _logger.warning("on_drain: %s", error_line(error))
         self.going = False
         self.enter("left")
-
-    def pause(self, cause: str) -> str:
-        """Begin a pause; return how long it can last, if the framework limits it."""
-        with self._inbox_lock:
-            self.lease.begin(cause, time.monotonic())
-        self.enter("paused")
-        longest_s = self.lease.longest_s
-        return f"for at most {longest_s:g} s" if math.isfinite(longest_s) else ""
-
-    def is_pause_over(self, cause: str) -> bool:
-        """Return whether this verdict's pause was cancelled before it was carried out."""
-        with self._inbox_lock:
-            return self.lease.is_over(cause)
 
     def has_waiting_command(self) -> bool:
         """Return whether a command waits for the training thread, or the loom is closed."""

@@ -15,10 +15,8 @@ from torchloom_core.live.capability import (
     workers_text,
 )
 from torchloom_core.live.fleet.run_pause import RunPause
-from torchloom_core.live.kernel.actions.run import PAUSING, of_role
+from torchloom_core.live.kernel.actions.run import PAUSING, RESUMING, SUSPENDING, of_role
 from torchloom_core.wire.operations import Pause
-
-RESUMING = "pause"
 
 _LASTS = "they resume by themselves if this Weaver is unreachable for 3 s"
 
@@ -50,7 +48,10 @@ class PauseKind(ActionKind[PauseRun]):
                 return f"{what} is being resumed"
             if one != role and run.plans.on(of_role(PAUSING, one)):
                 return f"{what} is being paused"
-        return run.no_role(role)
+            if run.plans.on(of_role(SUSPENDING, one)):
+                return f"{what} is being suspended"
+        roles = frozenset({role} if role else ())
+        return run.suspensions.refusal(roles) or run.no_role(role)
 
     def stages(self, action: PauseRun, run: Run) -> Stages:
         """Return the one stage, for paused workers as well: they may just have been resumed."""

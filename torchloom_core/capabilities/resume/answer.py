@@ -1,6 +1,6 @@
 """A resume on the fleet model: the paused run continues."""
 
 from torchloom_core.lab.capability import FleetAnswer
-from torchloom_core.wire.operations import Resume
+from torchloom_core.wire.operations import Resume, Thaw
 
-ANSWER = FleetAnswer(of_run={Resume: lambda model, _: model.resume()})
+ANSWER = FleetAnswer(of_run={Resume: lambda model, _: model.resume(), Thaw: lambda *_: ""})

@@ -1,43 +1,62 @@
-"""Resume: every paused worker continues, of one role or of all."""
+"""Resume: every paused or suspended worker continues, of one role or of all."""
 
 from typing import cast
 
-from torchloom_core.capabilities.pause.kind import RESUMING
 from torchloom_core.capabilities.resume import ResumeRun
 from torchloom_core.live.capability import ActionKind, Output, Plan, Run, Stages, workers_text
-from torchloom_core.live.kernel.actions.run import PAUSING, of_role
-from torchloom_core.wire.operations import Resume
+from torchloom_core.live.kernel.actions.run import PAUSING, RESUMING, SUSPENDING, of_role
+from torchloom_core.wire.operations import Resume, Thaw
+from torchloom_core.wire.suspensions import SuspensionChanged
 
 _EARLY = "resumed before all workers had paused"
 
 
 class ResumeKind(ActionKind[ResumeRun]):
-    """Also ends a pause that not all workers have reached yet."""
+    """Also ends a pause that not all workers have reached yet.
+
+    Of a suspension, all processes run again before the first one trains.
+    """
 
     message = ResumeRun
-    operations = (Resume,)
+    operations = (Thaw, Resume)
 
     def target(self, action: ResumeRun) -> str:
         """Return the pause."""
         return of_role(RESUMING, action.role)
 
     def obstacle(self, action: ResumeRun, run: Run) -> str:
-        """Refuse where no worker is paused or about to pause."""
+        """Refuse where no worker is paused or about to pause, or suspended."""
         role = action.role
-        if role and run.pauses.of[""].verdict:
-            return "the whole run is paused: resume it without a role"
+        if role and (run.pauses.of[""].verdict or "all" in run.suspensions.table):
+            what = "paused" if run.pauses.of[""].verdict else "suspended"
+            return f"the whole run is {what}: resume it without a role"
+        for one in run.works_on(SUSPENDING):
+            if role in ("", one):
+                what = f"role {one}" if one else "the run"
+                return f"{what} is being suspended: resume it then, or stop actions"
         begins = any(run.pauses.for_role(one).going_on for one in _roles(action, run))
-        if begins or run.with_role(run.rows_in("paused"), role):
+        waits = run.with_role(run.rows_in("paused"), role)
+        if begins or waits or any(one.state == "suspended" for one in _suspended(action, run)):
             return ""
-        return f"no worker of role {role} is paused" if role else "no worker is paused"
+        if stored := _suspended(action, run):
+            return _start_text(stored[0])
+        text = "no worker of role {} is paused or suspended" if role else "no worker is {}"
+        return text.format(role or "paused or suspended")
 
     def stages(self, action: ResumeRun, run: Run) -> Stages:
-        """Return the one stage for all paused workers."""
-        return Stages((run.stage(run.with_role(run.rows_in("paused"), action.role), Resume()),))
+        """Return the stages for all paused workers: that they run again, that they train."""
+        rows = run.with_role(run.rows_in("paused"), action.role)
+        frozen = run.suspensions.frozen(rows)
+        found = [run.stage(frozen, Thaw())] if frozen else []
+        return Stages((*found, run.stage(rows, Resume())))
 
     def calls_off(self, action: ResumeRun) -> tuple[str, str]:
         """Return the unfinished pause."""
         return of_role(PAUSING, action.role), _EARLY
+
+    def granted(self, action: ResumeRun, run: Run) -> list[Output]:
+        """Record that what is suspended is being resumed."""
+        return run.suspensions.end(action.role)
 
     def begin(self, plan: Plan, run: Run) -> list[Output]:
         """End the pauses in force; those of roles that are beginning end with the next tick."""
@@ -48,12 +67,26 @@ class ResumeKind(ActionKind[ResumeRun]):
         return [output for pause in pauses for output in pause.end("")]
 
     def summary(self, action: ResumeRun, plan: Plan, run: Run) -> str:
-        """Return how many workers resumed."""
-        return f"{workers_text(plan)} resumed" if plan.commands else "the pause was called off"
+        """Return how many workers resumed, and what to start."""
+        stored = [one for one in _suspended(action, run) if one.depth == "stored"]
+        texts = [_start_text(one) for one in stored]
+        if plan.commands:
+            texts.insert(0, f"{workers_text(plan)} resumed")
+        return "; ".join(texts) or "the pause was called off"
 
 
 def _roles(action: ResumeRun, run: Run) -> list[str]:
     return [action.role] if action.role else list(run.pauses.of)
+
+
+def _suspended(action: ResumeRun, run: Run) -> list[SuspensionChanged]:
+    return [one for one in run.suspensions.table.values() if action.role in ("", one.role)]
+
+
+def _start_text(one: SuspensionChanged) -> str:
+    what = f"of role {one.role}" if one.role else "of the run"
+    after = f" after step {one.step}" if one.step >= 0 else ""
+    return f"start the workers {what} as before: they go on{after}"
 
 
 KIND = ResumeKind()

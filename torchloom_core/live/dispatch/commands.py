@@ -67,7 +67,7 @@ class Commands:
                 return min(_PROBE_NS, self._deadline_ns)
             case Survey(seconds=seconds) | Rehearse(seconds=seconds):
                 return self._deadline_ns + round(seconds * SECOND_NS)
-        return self._deadline_ns
+        return self._deadline_ns + round(operation.takes_s * SECOND_NS)
 
     def recover(self, epoch: int, flights: Iterable[Flight], now_ns: int) -> list[Output]:
         """Take over the commands in flight of an earlier epoch, and send them again.

@@ -7,6 +7,7 @@ from torchloom_core.live.fleet.state import FleetState
 from torchloom_core.wire.commands import Ack
 from torchloom_core.wire.decisions import Notice, Output
 from torchloom_core.wire.messages import Exit, Hello, Note
+from torchloom_core.wire.operations import SUSPENDED
 
 
 class Pauses:
@@ -76,7 +77,8 @@ class Pauses:
 
     def stray(self, hello: Hello) -> list[Output]:
         """Report once a worker that is still paused by a pause of an earlier Weaver."""
-        if hello.state != "paused" or self.going_on or self._reported:
+        is_suspended = SUSPENDED in hello.actuators
+        if hello.state != "paused" or is_suspended or self.going_on or self._reported:
             return []
         self._reported = True
         text = f"{hello.worker} is still in a pause that has ended: it continues by itself"

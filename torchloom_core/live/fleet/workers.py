@@ -17,6 +17,7 @@ from torchloom_core.wire.operations import (
     Resume,
     SetKnob,
     SetKnobs,
+    Suspend,
     done_by,
 )
 
@@ -27,6 +28,7 @@ _STATE_AFTER: dict[type, str] = {
     Join: "joining",
     Pause: "paused",
     Resume: "training",
+    Suspend: "paused",
 }
 
 

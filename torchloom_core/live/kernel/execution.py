@@ -19,7 +19,15 @@ from torchloom_core.wire.actions import ChangeKnob
 from torchloom_core.wire.commands import Command
 from torchloom_core.wire.decisions import Issue, Outcome, Output, Verdict
 from torchloom_core.wire.operations import Drain, FencedChange, Join, Withdraw
-from torchloom_core.wire.plans import Plan, Stage, begun_by, called_off, missed_text
+from torchloom_core.wire.plans import (
+    Plan,
+    Stage,
+    begun_by,
+    called_off,
+    missed_text,
+    offered_to,
+    offered_to_more,
+)
 
 WITHDRAWAL = "withdrawn"
 """The cause of commands that withdraw a change that a rank rejected."""
@@ -146,19 +154,17 @@ class Execution:
     def _advance_fenced(self, plan: Plan) -> list[Output]:
         """Offer a change to all ranks once no other is offered; end it once all have answered.
 
-        If one rank rejects it, it is withdrawn from the others. The acks show whether all ranks
-        applied it or none did; an unreachable rank sends none.
+        If one rank rejects it, it is withdrawn from all. An unreachable rank sends no ack.
         """
         run = self._run
-        if plan.stages:
+        change = plan.stages[0].operation if plan.stages else None
+        if isinstance(change, FencedChange):
             if self._plans.change_before(plan):
                 return []
-            change = plan.stages[0].operation
-            ranks = ranks_for(change, run) if isinstance(change, FencedChange) else []
-            stage = run.stage(ranks, change)
+            stage = run.stage(ranks_for(change, run), change)
             if not stage.incarnations and not self._is_late(plan):
                 return []  # a new Weaver has no hellos yet, or the ranks are restarting
-            return self._begin(msgspec.structs.replace(plan, stages=(stage,)))
+            return self._begin(offered_to(plan, stage))
         open_ids = self._plans.open_of(plan.verdict)
         if open_ids and plan.fate == "refused":
             self._plans.table[plan.verdict] = msgspec.structs.replace(plan, fate="withdrawn")
@@ -167,6 +173,9 @@ class Execution:
             return []
         applied = len(plan.commands) - plan.missed_count - len(open_ids)
         is_done = plan.fate != "failed" and applied > plan.refused_count
+        if plan.stages and is_done and not plan.missed:  # each worker does the rest by itself
+            return self._issue_stage(msgspec.structs.replace(plan, change=0))
+        is_done &= not plan.stages
         return self._end(plan, "" if is_done else missed_text(plan) or "no rank is left to do it")
 
     def _send_withdrawal(self, plan: Plan, command_ids: Iterable[str]) -> list[Output]:
@@ -193,9 +202,7 @@ class Execution:
             outputs = run.issue(stage, plan.verdict)
             issued = [output.command.id for output in outputs if isinstance(output, Issue)]
             self._plans.opened(plan.verdict, [*open_ids, *issued], (*old, *stage.incarnations))
-            self._plans.table[plan.verdict] = msgspec.structs.replace(
-                plan, commands=(*plan.commands, *issued)
-            )
+            self._plans.table[plan.verdict] = offered_to_more(plan, stage, issued)
             return outputs
         return []
 
@@ -325,8 +332,7 @@ class Execution:
     def restore(self, plans: Iterable[Plan], commands: Iterable[Command], stopped: bool) -> None:
         """Take over the plans and the kill switch of an earlier Weaver.
 
-        ``commands`` are those that have not ended, sent or not. Times by a clock that was ahead
-        are shifted, so that each plan has its full time left.
+        ``commands`` are those that have not ended. Times by a clock that was ahead are shifted.
         """
         self._restored_ns = self._run.now_ns
         open_of: dict[str, list[Command]] = {}

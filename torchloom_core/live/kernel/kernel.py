@@ -165,6 +165,7 @@ class Kernel:
             outputs += self._decider.settle(command_id, "no ack before its deadline")
         outputs += self.run.pauses.check(self.run.now_ns)
         outputs += self._decider.note_failures(self.execution.advance_all())
+        outputs += self._upkeep.suspended()
         outputs += self.execution.offer_to_new_ranks()
         outputs += self._run_end.close()
         outputs += self.requests.control_lease.lapse(self.run.now_ns)
@@ -261,6 +262,7 @@ class Kernel:
         self._run_end.note(message)
         outputs: list[Output] = [notices.of_exit(message), *self._end_commands(message, None)]
         outputs += self._report_gone(message.worker, f"process of {message.worker} has ended")
+        outputs += self.run.suspensions.react(message)
         return outputs + self._update_pause(message) + self._decider.advance("")
 
     def _end_commands(self, message: Exit, incarnation: int | None) -> list[Output]:

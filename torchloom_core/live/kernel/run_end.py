@@ -36,7 +36,11 @@ class RunEnd:
         """
         is_over = self._of_their_own and not self._otherwise
         self._of_their_own = self._otherwise = False
-        if not is_over or self._run.reachable(self._run.rows_in(*AT_WORK)):
+        if (
+            not is_over
+            or self._run.suspensions.table
+            or self._run.reachable(self._run.rows_in(*AT_WORK))
+        ):
             return []
         desired = self._run.desired.snapshot()
         forgotten: list[Output] = []

@@ -31,6 +31,7 @@ class StoredState:
             self._arbiter.grants,
             self._run.desired.table,
             self._run.launches.table,
+            self._run.suspensions.table,
             self._run.guards.watches,
             self._run.fleet.cordons.cordons,
             self._run.fleet.fault_log.table,
@@ -48,6 +49,7 @@ class StoredState:
         self._run.desired.restore(control.desired, self._run.now_ns)
         self._run.launches.restore(control.launches, self._run.now_ns)
         self._run.fleet.cordons.restore(control.cordoned, control.cordoned_until_ns)
+        self._run.suspensions.restore(control.suspensions)
         self._answers.restore(control.answers)
         self._run.guards.restore(control.watches, self._run.now_ns)
         for fault in control.faults:
@@ -76,6 +78,7 @@ class StoredState:
             watches=tuple(self._run.guards.watches.values()),
             links=tuple(self._run.fleet.links.table.values()),
             launches=tuple(self._run.launches.table.values()),
+            suspensions=tuple(self._run.suspensions.table.values()),
         )
 
     def changes(self) -> Changes:

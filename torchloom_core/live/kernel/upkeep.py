@@ -2,12 +2,15 @@
 
 from collections.abc import Iterable
 
-from torchloom_core.live.kernel.actions.run import Run
+from torchloom_core.live.kernel.actions.run import RESUMING, SUSPENDING, Run
 from torchloom_core.wire.commands import RECONCILE
 from torchloom_core.wire.decisions import Output
 from torchloom_core.wire.limits import KnobValues
 from torchloom_core.wire.messages import Hello
-from torchloom_core.wire.operations import Drain, Join, Prepare
+from torchloom_core.wire.operations import Drain, Freeze, Join, Prepare, Resume, Thaw
+
+SUSPENSION = "suspension"
+"""The cause of commands to workers that are not as suspended or resumed as they should be."""
 
 
 class Upkeep:
@@ -54,6 +57,16 @@ class Upkeep:
             if values := run.desired.nowhere(specs, incarnations, present, role):
                 found[role] = values
         return found
+
+    def suspended(self) -> list[Output]:
+        """Stop workers that are to be frozen, and continue those that are to be resumed."""
+        run = self._run
+        busy = run.works_on(SUSPENDING) | run.works_on(RESUMING)
+        on_the_way = run.commands.workers_with(Freeze, Thaw, Resume)
+        outputs, lacking = run.suspensions.upkeep(busy, on_the_way, run.now_ns)
+        for row, operation in lacking:
+            outputs += run.issue(run.stage([row], operation), SUSPENSION)
+        return outputs
 
     def prepare_standbys(self) -> list[Output]:
         """Hold standbys back from quorums, and prepare those that the lighthouse holds back."""

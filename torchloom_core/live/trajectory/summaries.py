@@ -160,6 +160,17 @@ def _delivery_status(body: Mapping[str, Any]) -> str:
     return _with_detail(text, body)
 
 
+def _suspension(body: Mapping[str, Any]) -> str:
+    what = f"role {body['role']}" if body["role"] else "the run"
+    if body["state"] == "over":
+        text = f"{what} is no longer suspended"
+    else:
+        after = f" after step {body['step']}" if body.get("step", -1) >= 0 else ""
+        resuming = ", and is being resumed" if body["state"] == "resuming" else ""
+        text = f"{what} is suspended ({body['depth']}){after}{resuming}"
+    return f"{text}: {why}" if (why := body.get("why")) else text
+
+
 _TEXTS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "hello": _hello,
     "exit": _exit,
@@ -186,6 +197,7 @@ _TEXTS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "notice": lambda body: str(body["text"]),
     "issue": lambda body: f"{body['command']['id']} {body['command']['do']['verb']}",
     "pause_held": _pause_held,
+    "suspension": _suspension,
     "withdrawal": lambda body: str(body["command"]),
     "withheld": lambda body: f"{len(body['commands'])} commands were withdrawn before sending",
     "backlog": _backlog,

@@ -45,6 +45,8 @@ from torchloom_core.wire.plans import (
     called_off,
 )
 from torchloom_core.wire.requests import Request, ResumeActions, StopActions
+from torchloom_core.wire.suspensions import SuspensionChanged
+from torchloom_core.wire.suspensions import key_of as suspension_key
 
 _T = TypeVar("_T", bound=msgspec.Struct)
 
@@ -66,6 +68,8 @@ class Inheritance:
             [cordon.node for cordon in cordons],
             {c.node: c.until_ns for c in cordons if c.until_ns is not None},
         )
+        suspensions = self._entries_of("suspension", SuspensionChanged)
+        self._suspensions = {suspension_key(one): one for one in suspensions}
         self._stopped = "actions.stopped" in entries
         self._issued: dict[str, Command] = {}
         self._granted: dict[str, Verdict] = {}
@@ -110,6 +114,7 @@ class Inheritance:
                 watches=tuple(self._entries_of("watch", Watch)),
                 links=tuple(self._entries_of("link", Link)),
                 launches=tuple(self._entries_of("launch", Launched)),
+                suspensions=tuple(self._suspensions.values()),
             ),
             unsent=tuple(unsent),
             unstarted=tuple(v for v in self._granted.values() if v.proposal not in self._plans),
@@ -148,6 +153,10 @@ class Inheritance:
                         kind_of(action).at_once(action, self._cordons, recorded.ts_recv_ns)
                 case KnobDesired() as desired:
                     self._desired[key_of(desired)] = desired
+                case SuspensionChanged(state="over") as over:
+                    self._suspensions.pop(suspension_key(over), None)
+                case SuspensionChanged() as suspension:
+                    self._suspensions[suspension_key(suspension)] = suspension
                 case CordonOver(node=node):
                     self._cordons.lift(node)
 

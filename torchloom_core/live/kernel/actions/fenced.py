@@ -37,6 +37,8 @@ def cannot_agree(what: str, run: Run, roles: Set[str] = frozenset()) -> str:
     if paused := run.pauses.paused(roles):
         what = f"role {paused.role}" if paused.role else "the run"
         return f"{rule}: {what} is paused, resume it first"
+    if suspended := run.suspensions.refusal(roles):
+        return f"{rule}: {suspended}"
     alone = set(rows).difference(run.voters(roles))
     if not alone:
         return ""

@@ -13,6 +13,7 @@ from torchloom_core.live.fleet.launches import Launches
 from torchloom_core.live.fleet.pauses import Pauses
 from torchloom_core.live.fleet.state import FleetState
 from torchloom_core.live.fleet.steering import Steering
+from torchloom_core.live.fleet.suspensions import Suspensions
 from torchloom_core.live.kernel.kill_switch import KillSwitch
 from torchloom_core.wire.decisions import Notice, Output
 from torchloom_core.wire.knobs import find_spec
@@ -30,6 +31,12 @@ PAUSING = "run"
 
 That of a role's pause has the role behind a colon.
 """
+
+SUSPENDING = "suspension"
+"""The target of a suspension."""
+
+RESUMING = "pause"
+"""The target of a resume, of a pause or a suspension."""
 
 
 def of_role(target: str, role: str) -> str:
@@ -67,6 +74,7 @@ class Run:
         self.switch = switch
         self.plans = UnderWay()
         self.pauses = Pauses(fleet, stale_after_s)
+        self.suspensions = Suspensions(fleet)
         self.desired = DesiredKnobs()
         self.launches = Launches(fleet, self.desired, stale_after_s)
         self.steering = steering
@@ -160,6 +168,22 @@ class Run:
             and self.fleet.hello[row].role == role
         ]
         return [*present, *self.desired.values(knob, role)]
+
+    def works_on(self, target: str) -> set[str]:
+        """Return the roles on which a plan with this target works; "": all of the run."""
+        return {role for role in ("", *self.fleet.roles) if self.plans.on(of_role(target, role))}
+
+    def changes_pause(self, role: str) -> str:
+        """Return that workers of a role, of any for "", are being paused or resumed; or ""."""
+        for target, what in (
+            (PAUSING, "paused"),
+            (RESUMING, "resumed"),
+            (SUSPENDING, "suspended"),
+        ):
+            for one in self.works_on(target):
+                if not (one and role) or one == role:
+                    return f"{f'role {one}' if one else 'the run'} is being {what}"
+        return ""
 
     # --- commands ---
 

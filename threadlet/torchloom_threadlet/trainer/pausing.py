@@ -1,0 +1,63 @@
+"""A worker's pauses, on the Weaver's lease, and its suspensions, which last until resumed."""
+
+import math
+import threading
+import time
+
+from torchloom_core.wire.messages import WorkerState
+from torchloom_threadlet.identity import Identity
+from torchloom_threadlet.trainer.pause_lease import PauseLease
+from torchloom_threadlet.trainer.reporter import Reporter
+
+
+class Pausing(Reporter):
+    """Begins and ends them.
+
+    ``lease``: the present pause; used under the lock of the inbox.
+    """
+
+    def __init__(self, identity: Identity, state: WorkerState) -> None:
+        super().__init__(identity, state)
+        self.lease = PauseLease()
+        self._inbox_lock = threading.Lock()
+
+    def announce(self) -> None:
+        """Report what the worker can do now."""
+        raise NotImplementedError
+
+    def pause(self, cause: str) -> str:
+        """Begin a pause; return how long it can last, if the framework limits it."""
+        with self._inbox_lock:
+            self.lease.begin(cause, time.monotonic())
+        self.enter("paused")
+        longest_s = self.lease.longest_s
+        return f"for at most {longest_s:g} s" if math.isfinite(longest_s) else ""
+
+    def suspend(self, cause: str) -> None:
+        """Begin to wait until resumed."""
+        with self._inbox_lock:
+            self.lease.hold(cause)
+        self.enter("paused")
+        self.announce()
+
+    def resume(self) -> None:
+        """End a pause or a suspension, if there is one."""
+        if self.state != "paused":
+            return
+        self.enter("training")
+        if self.lease.is_held:
+            with self._inbox_lock:
+                self.lease.release()
+            self.announce()
+
+    def is_pause_over(self, cause: str) -> bool:
+        """Return whether this verdict's pause was cancelled before it was carried out."""
+        with self._inbox_lock:
+            return self.lease.is_over(cause)
+
+    def left_of_pause(self) -> tuple[float, str]:
+        """Return the seconds left to wait, and why the pause has just ended by itself, if so."""
+        with self._inbox_lock:
+            now_s = time.monotonic()
+            left_s = self.lease.left_s(now_s)
+            return left_s, self.lease.end(now_s) if left_s <= 0 else ""
