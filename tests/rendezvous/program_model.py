@@ -20,6 +20,7 @@ from torchloom_core.wire.generations import (
     Stop,
     Stopped,
 )
+from torchloom_core.wire.planned_changes import Change
 
 LAYERS = 6
 
@@ -110,6 +111,8 @@ class Model:
             possible += [("kill", worker) for worker in alive if self.random.random() < 0.05]
             gone = [w for w in self.workers.values() if not w.is_alive and not w.outbox]
             possible += [("replace", worker) for worker in gone if self.random.random() < 0.2]
+            if self.random.random() < 0.05:
+                possible.append(("change", self.random.choice([*self.workers.values()])))
         if not possible:
             return False
         what, worker = self.random.choice(possible)
@@ -227,6 +230,18 @@ class Model:
 
     def replace(self, worker):
         self.start(worker.name)
+
+    def change(self, worker):
+        """A client decides that a worker has no part, or that all may have one, perhaps late."""
+        generation = self.rendezvous.last_generation - (self.random.random() < 0.2)
+        leaving = (worker.name,) if self.random.random() < 0.7 else ()
+        before = self.rendezvous.assignment
+        asked = Change(id="c", generation=generation, without=leaving)
+        self.rendezvous.planned.decided_by_client(self.now_s)
+        sends = self.rendezvous.change(asked, self.now_s)
+        if sends and generation != before.generation:
+            self.fail(f"a change of generation {generation} is made in {before.generation}")
+        self.send(sends)
 
     # --- messages --------------------------------------------------------------------------------
 

@@ -115,7 +115,6 @@ def identify(
     role, standby = _role(given.get("role"), given.get("standby"), environment)
     group = group if role == TRAINER else f"{role}-{group}"
     group = name(group, "group", MAX_NAME - len(f"-{rank}"))
-    node = given.get("node") or environment.get("TORCHLOOM_NODE")
     rack = given.get("rack")
     rack = rack if rack is not None else environment.get("TORCHLOOM_RACK", "")
     return Identity(
@@ -128,13 +127,19 @@ def identify(
             rank=rank,
             stage=_number("stage", given.get("stage"), environment, "TORCHLOOM_STAGE"),
             shard=_number("shard", given.get("shard"), environment, "TORCHLOOM_SHARD"),
-            node=name(node or socket.gethostname() or "unknown", "node"),
+            node=own_node(given.get("node"), environment),
             rack=name(rack, "rack") if rack else "",
         ),
         labels=_labels(environment.get("TORCHLOOM_LABELS", "")),
         standby=standby,
         unset=unset,
     )
+
+
+def own_node(given: str | None, environment: Mapping[str, str]) -> str:
+    """Return the name of this machine: as given, else ``TORCHLOOM_NODE``, else the host's."""
+    node = given or environment.get("TORCHLOOM_NODE")
+    return name(node or socket.gethostname() or "unknown", "node")
 
 
 def _role(

@@ -113,7 +113,8 @@ def with_joiners(
     """Return how standbys can take a part again, cheapest first; empty if none is needed.
 
     A standby takes a stage of a worker that computes for two replicas, or becomes one more stage
-    of a replica with fewer than ``stages``.
+    of a replica with fewer than ``stages``. Where replicas share a route, all workers may be
+    divided anew, among more routes.
     """
     usual_s = step_s(present, program)
     ready = [name for name in present.standbys if name in alive]
@@ -126,6 +127,10 @@ def with_joiners(
                 more.append(msgspec.structs.replace(changed, standbys=rest, why=f"{standby} {how}"))
         found = more[:64] or found
     found = [one for one in found if one is not present]
+    if ready and (routes := len(set(present.routes))) < len(present.routes):
+        for one in _anew(present, alive, held, program):
+            if len(set(one.routes)) > routes and len(one.routes[0]) <= stages:
+                found.append(one)
     return _priced(found, alive, held, program, usual_s, rates)
 
 

@@ -15,7 +15,8 @@ from typing import Annotated, Literal
 import msgspec
 
 from torchloom_core.wire.assignment import MAX_PARTS, Assignment, Copy, Part
-from torchloom_core.wire.limits import Count, Name, ShortText, Text
+from torchloom_core.wire.limits import Count, Name, RackName, ShortText, Text
+from torchloom_core.wire.planned_changes import Answered, Offer
 
 MAX_LINE = 4_000_000
 """Bytes of a message, at most."""
@@ -100,6 +101,8 @@ class Join(msgspec.Struct, frozen=True, kw_only=True, tag="join"):
         The step of the checkpoint that a new process has loaded.
     layer_bytes : tuple of int
         Bytes of each layer's weights and optimizer state, ``(layers,)``.
+    node : str
+        The machine that it is on; empty if unknown.
     """
 
     worker: Name
@@ -112,6 +115,7 @@ class Join(msgspec.Struct, frozen=True, kw_only=True, tag="join"):
     micro_batches: Annotated[int, msgspec.Meta(ge=1, le=MAX_PARTS)] = 1
     committed: Step = -1
     layer_bytes: Annotated[tuple[Count, ...], msgspec.Meta(max_length=MAX_PARTS)] = ()
+    node: RackName = ""
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True, tag="fault"):
@@ -168,7 +172,19 @@ FromWorker = Join | Fault | Stopped | Beat | Leave
 
 
 class Look(msgspec.Struct, frozen=True, kw_only=True, tag="look"):
-    """The first and only message of who looks at a rendezvous; the answer is an Outlook."""
+    """The first message of a client that looks at a rendezvous; the answer is an Outlook.
+
+    Attributes
+    ----------
+    follow : bool
+        Whether a new Outlook follows after each change, until the connection ends.
+    decides : bool
+        Whether the client decides on planned changes, as a Weaver may: for a few seconds after
+        each such message the rendezvous makes none by itself.
+    """
+
+    follow: bool = False
+    decides: bool = False
 
 
 class Outlook(msgspec.Struct, frozen=True, kw_only=True, tag="outlook"):
@@ -192,6 +208,14 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True, tag="outlook"):
         As in ExpertState.
     mirrors : dict of str to tuple of Mirror
         Experts in the memory of workers that do not hold them.
+    nodes : dict of str to str
+        The nodes of workers that have named one.
+    offer : Offer, optional
+        The planned change that the rendezvous would make, if a client decides on it.
+    left_out : tuple of str
+        Standbys that take no part: a change has named them.
+    answered : Answered
+        What became of the last change.
     """
 
     phase: ShortText
@@ -204,6 +228,10 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True, tag="outlook"):
     committed: Step = -1
     tokens: Measured = ()
     mirrors: dict[Name, tuple[Mirror, ...]] = {}
+    nodes: dict[Name, Name] = {}
+    offer: Offer | None = None
+    left_out: tuple[Name, ...] = ()
+    answered: Answered = Answered()
 
 
 class Stop(msgspec.Struct, frozen=True, kw_only=True, tag="stop"):

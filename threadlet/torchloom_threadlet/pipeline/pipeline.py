@@ -16,7 +16,7 @@ from torchloom_core.floor.errors import ConfigError
 from torchloom_core.wire.assignment import Assignment, Stage
 from torchloom_core.wire.generations import Begin, Fault, Halt, Join, Leave, Stopped
 from torchloom_threadlet.attachment import attach_once
-from torchloom_threadlet.identity import PlacementArguments
+from torchloom_threadlet.identity import PlacementArguments, own_node
 from torchloom_threadlet.layers.layer import Layer
 from torchloom_threadlet.loom import Loom
 from torchloom_threadlet.pipeline.adapter import PipelineAdapter
@@ -231,6 +231,7 @@ def attach(
             micro_batches=micro_batches,
             committed=saved.step if saved is not None else -1,
             layer_bytes=program.layer_bytes(),
+            node=own_node(placement.get("node"), os.environ),
         )
 
         def on_stop(generation: int) -> None:

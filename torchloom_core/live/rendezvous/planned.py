@@ -1,19 +1,31 @@
-"""The next generation for which the members are asked to vote, because it makes steps faster."""
+"""The next generation for which the members are asked to vote, as no death calls for it.
 
-from collections.abc import Callable
+A client, such as a Weaver, may decide on it; while none does, whatever makes steps faster is done.
+"""
+
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
+from torchloom_core.assignments.answers import Answer
+from torchloom_core.assignments.price import step_s
 from torchloom_core.live.rendezvous.choice import (
     Known,
+    following,
     rebalanced,
     with_experts_moved,
     with_standbys,
+    without,
 )
-from torchloom_core.live.rendezvous.holdings import everything
+from torchloom_core.live.rendezvous.holdings import Parts, everything
 from torchloom_core.wire.assignment import Assignment
 from torchloom_core.wire.generations import Regroup
+from torchloom_core.wire.planned_changes import Answered, Change, Offer
 
-_BALANCE_S = 5.0  # between two looks at the measured times
+_LOOK_S = 5.0  # between two looks at the measured times
+_DECIDES_S = 5.0
+"""How long a client's decisions are waited for after its last message."""
+
+_NONE = Answered()
 
 
 @dataclass(slots=True)
@@ -24,36 +36,149 @@ class Planned:
     ----------
     asked_for : int
         The next generation, if members have been asked to vote for it; else 0.
+    offer : Offer, optional
+        What a client may decide on.
+    left_out : frozenset of str
+        Workers that are to have no part.
+    answered : Answered
+        What became of the last change that a client has asked for.
     """
 
     asked_for: int = 0
-    _balanced_s: float = 0.0
+    offer: Offer | None = None
+    left_out: frozenset[str] = frozenset()
+    answered: Answered = _NONE
+    _looked_s: float = 0.0
+    _decided_until_s: float = float("-inf")
 
-    def begin(self, now_s: float) -> None:
+    @property
+    def changes(self) -> tuple[object, ...]:
+        """What is different after a change that a client is to see at once."""
+        return self.asked_for, self.offer, self.left_out, self.answered
+
+    def decided_by_client(self, now_s: float) -> None:
+        """Take note that a client decides."""
+        self._decided_until_s = now_s + _DECIDES_S
+
+    def begin(self, now_s: float, taking_part: Iterable[str] = ()) -> None:
         """Begin a generation: nothing is asked for."""
-        self.asked_for, self._balanced_s = 0, now_s
+        self.asked_for, self.offer, self._looked_s = 0, None, now_s
+        if needed := self.left_out.intersection(taking_part):
+            self.fail(f"{', '.join(sorted(needed))}: no assignment without holds all layers")
+        self.left_out -= needed
+        self._settle("done", "")
+
+    def fail(self, why: str) -> None:
+        """Take note that the generation ends in another way than by the change asked for."""
+        self._settle("refused", why)
 
     def take_in(
-        self, present: Assignment, standbys: tuple[str, ...], known: Callable[[], Known]
+        self,
+        present: Assignment,
+        standbys: tuple[str, ...],
+        now_s: float,
+        known: Callable[[], Known],
     ) -> Regroup | None:
         """Return what to ask for, if a standby would make steps faster."""
         if self.asked_for or not standbys:
             return None
-        return self._ask(present, with_standbys(present, everything(present), standbys, known()))
+        held, program = everything(present), known()
+        return self._choose(
+            present, with_standbys(present, held, standbys, program), now_s, program
+        )
 
-    def balance(
-        self, present: Assignment, now_s: float, known: Callable[[], Known]
+    def look(
+        self,
+        present: Assignment,
+        standbys: tuple[str, ...],
+        now_s: float,
+        known: Callable[[], Known],
     ) -> Regroup | None:
-        """Return what to ask for, if moving layers off slow workers, or experts, would pay."""
-        if self.asked_for or now_s - self._balanced_s < _BALANCE_S:
+        """Return what to ask for, if an offer still stands or moving layers would pay."""
+        if self.asked_for or now_s - self._looked_s < _LOOK_S:
             return None
-        self._balanced_s = now_s
-        now = known()
-        better = rebalanced(present, everything(present), now) or with_experts_moved(present, now)
-        return self._ask(present, better)
+        self._looked_s, had, self.offer = now_s, self.offer, None
+        held, program = everything(present), known()
+        better = with_standbys(present, held, standbys, program) if had else None
+        better = better or rebalanced(present, held, program)
+        better = better or with_experts_moved(present, program)
+        return self._choose(present, better, now_s, program)
 
-    def _ask(self, present: Assignment, better: Assignment | None) -> Regroup | None:
+    def change(
+        self,
+        change: Change,
+        present: Assignment | None,
+        workers: Collection[str],
+        standbys: tuple[str, ...],
+        known: Callable[[], Known],
+    ) -> Regroup | None:
+        """Return what to ask for as a client has decided; None if it is refused.
+
+        Without a ``present`` assignment workers are between two generations.
+        """
+        if present is None or self.asked_for:
+            return self._refuse(change, "workers are between two generations")
+        if change.generation != present.generation:
+            why = f"generation {change.generation} is over, {present.generation} is present"
+            return self._refuse(change, why)
+        if unknown := sorted(set(change.without).difference(workers)):
+            return self._refuse(change, f"{unknown[0]}: no such worker")
+        left_out, program = frozenset(change.without), known()
+        ready = tuple(name for name in standbys if name not in left_out)
+        held = everything(present)
+        if leaving := left_out & set(present.workers):
+            better = without(present, held, ready, program, left_out)
+            why = f"{', '.join(sorted(leaving))}: no assignment without holds all layers"
+        else:
+            better = (
+                with_standbys(present, held, ready, program)
+                or rebalanced(present, held, program)
+                or with_experts_moved(present, program)
+            )
+            why = "no other assignment makes steps faster"
+        if better is None:
+            return self._refuse(change, why)
+        self.left_out, self.answered = left_out, Answered(id=change.id, state="asked")
+        return self._ask(present, better.assignment.why)
+
+    def following(
+        self, present: Assignment, held: Parts, standbys: tuple[str, ...], known: Known
+    ) -> Assignment | None:
+        """Return what follows, for workers that have left a generation; None if nothing can.
+
+        Workers that are to have no part get one only if the program cannot go on without.
+        """
+        leaving = self.left_out if self.answered.state == "asked" else frozenset[str]()
+        ready = tuple(name for name in standbys if name not in self.left_out)
+        found = following(present, held, ready, known, leaving)
+        return found or following(present, held, standbys, known)
+
+    def _choose(
+        self, present: Assignment, better: Answer | None, now_s: float, known: Known
+    ) -> Regroup | None:
         if better is None:
             return None
-        self.asked_for = present.generation + 1
-        return Regroup(next=self.asked_for, why=better.why)
+        present_s = step_s(present, known.program)
+        is_faster = better.price.step_s < present_s
+        if now_s >= self._decided_until_s or not is_faster:  # a lost copy is made again at once
+            return self._ask(present, better.assignment.why)
+        self.offer = Offer(
+            why=better.assignment.why,
+            step_s=better.price.step_s,
+            present_step_s=present_s,
+            stall_s=better.price.stall_s,
+            copied_bytes=better.price.copied_bytes,
+        )
+        return None
+
+    def _refuse(self, change: Change, why: str) -> Regroup | None:
+        self.answered = Answered(id=change.id, state="refused", why=why[:256])
+        return None
+
+    def _ask(self, present: Assignment, why: str) -> Regroup:
+        self.asked_for, self.offer = present.generation + 1, None
+        return Regroup(next=self.asked_for, why=why)
+
+    def _settle(self, state: str, why: str) -> None:
+        if self.answered.state == "asked":
+            self.answered = Answered(id=self.answered.id, state=state, why=why[:256])  # type: ignore[arg-type]

@@ -10,10 +10,9 @@ from typing import Literal
 
 import msgspec
 
-from torchloom_core.assignments.answers import first_assignment
 from torchloom_core.assignments.checking import copies, expert_copies
 from torchloom_core.floor.errors import AssignmentError
-from torchloom_core.live.rendezvous.choice import Known, following
+from torchloom_core.live.rendezvous.choice import Known, first_of
 from torchloom_core.live.rendezvous.expert_parts import (
     ExpertStates,
     why_no_expert,
@@ -29,6 +28,7 @@ from torchloom_core.live.rendezvous.holdings import (
 )
 from torchloom_core.live.rendezvous.known_worker import KnownWorker, Send
 from torchloom_core.live.rendezvous.measured import Times
+from torchloom_core.live.rendezvous.outlooks import outlook_of
 from torchloom_core.live.rendezvous.planned import Planned
 from torchloom_core.live.rendezvous.settings import Saved, Settings
 from torchloom_core.live.rendezvous.workers import Workers
@@ -42,9 +42,11 @@ from torchloom_core.wire.generations import (
     Join,
     Leave,
     Outlook,
+    Regroup,
     Stop,
     Stopped,
 )
+from torchloom_core.wire.planned_changes import Change
 
 Phase = Literal["forming", "running", "stopping"]
 _SHOWN = 256
@@ -83,7 +85,7 @@ class Rendezvous:
     _missing: set[str] = field(default_factory=set)
     _missing_until_s: float = 0.0
     _stop_sent_s: float | None = None
-    _planned: Planned = field(default_factory=Planned)
+    planned: Planned = field(default_factory=Planned)
     _final: int | None = None  # the last step of all, once a worker has finished
 
     def __post_init__(self) -> None:
@@ -91,6 +93,7 @@ class Rendezvous:
             self.assignment, self._program = self.saved.assignment, self.saved.join
             self._stages, self.phase = self.saved.stages, "running"
             self.last_generation = self.assignment.generation
+            self.planned.left_out = frozenset(self.saved.left_out)
             self._missing = set(self.assignment.workers)
             self._missing_until_s = self.now_s + self.settings.heartbeat_timeout_s
 
@@ -116,20 +119,22 @@ class Rendezvous:
 
     def outlook(self) -> Outlook:
         """Return the present state, for who looks at it."""
+        waits_for = 0 if self.assignment else self.settings.workers - len(self._workers)
+        state = self.phase, waits_for, self.assignment, self._program
         known = self._times.program(self._program)
-        forming = self.settings.workers - len(self._workers) if self.assignment is None else 0
-        return Outlook(
-            phase=self.phase,
-            waits_for=max(forming, 0),
-            assignment=self.assignment,
-            standbys=self.standbys,
-            program=self._program,
-            layer_s=tuple(known.layer_s) if known.is_measured else (),
-            slowness=dict(known.slowness),
-            committed=self._workers.committed,
-            tokens=tuple(self._experts.loads(self.assignment).tokens),
-            mirrors=self._experts.mirrors(self.assignment),
-        )
+        return outlook_of(*state, known, self._workers, self._experts, self.planned)
+
+    @property
+    def changes(self) -> tuple[object, ...]:
+        """What is different after a change that a client is to see at once."""
+        return self.last_generation, self.phase, self.standbys, *self.planned.changes
+
+    def change(self, change: Change, now_s: float) -> list[Send]:
+        """Ask the members for the generation on which a client has decided."""
+        self.now_s = now_s
+        present = None if self.phase != "running" or self._missing else self.assignment
+        there = self._workers.keys()
+        return self._ask(self.planned.change(change, present, there, self.standbys, self._known))
 
     def wake(self, now_s: float) -> None:
         """Count the workers' silence from now on: this process was asleep itself."""
@@ -154,7 +159,7 @@ class Rendezvous:
             case Stopped(generation=number) if is_present and number == self.last_generation:
                 known.stopped = message
                 self._measured(worker, message)
-                planned = self._planned.asked_for > number
+                planned = self.planned.asked_for > number
                 return ([] if planned else self._stop(f"{worker} has stopped")) + self._go_on()
             case Leave(finished=True):
                 known.has_finished, self._final = True, message.committed
@@ -191,7 +196,7 @@ class Rendezvous:
                 return sends + self._forget()
             missing, self._missing = min(self._missing), set()
             sends += self._stop(f"{missing} has not come back") + self._go_on()
-        return sends + self._balance()
+        return sends + self._plan()
 
     def _measured(self, worker: str, message: Beat | Stopped) -> None:
         self._times.take(worker, message.layer_s)
@@ -223,6 +228,8 @@ class Rendezvous:
         if known is not None:  # its earlier connection has not ended yet
             sends = self.end(worker, self.now_s, why="has connected again")
         self._workers[worker] = known = KnownWorker(join, self.now_s)
+        if not join.generation:
+            self.planned.left_out -= {worker}
         if self.assignment is None:
             return sends + self._form()
         if worker in self._missing:
@@ -233,22 +240,16 @@ class Rendezvous:
                 again = Stop(generation=join.generation, why="a worker has ended meanwhile")
                 return [*sends, *([Send(worker, again)] if is_over else []), *self._go_on()]
             return sends + self._stop(f"{worker} has started again") + self._go_on()
-        return sends + self._take_in()
+        return sends + self._plan(at_once=True)
 
     def _form(self) -> list[Send]:
         """Begin the first generation, once there are enough workers."""
         if len(self._workers) < self.settings.workers or self._program is None:
             return []
-        names = sorted(self._workers, key=lambda name: (len(name), name))
         program = self._program
         try:
-            first = first_assignment(
-                names,
-                self._times.program(program),
-                replicas=program.replicas,
-                standbys=self.settings.standbys,
-                expert_layers=program.expert_layers,
-            )
+            known = self._times.program(program)
+            first = first_of(self._workers, program, known, self.settings.standbys)
         except AssignmentError as error:
             return self._halt(str(error))
         self._stages = len(first.routes[0])
@@ -261,6 +262,7 @@ class Rendezvous:
         if self.assignment is None or self._stop_sent_s is not None:
             return []
         self.phase, self._stop_sent_s = "stopping", self.now_s
+        self.planned.fail(why)
         stop = Stop(generation=self.assignment.generation, why=why[:_SHOWN])
         return [Send(name, stop) for name in self._not_stopped()]
 
@@ -279,13 +281,13 @@ class Rendezvous:
             # The others can commit the last step, and need no peer for it.
             everywhere = everything(present), everything(present, experts=True)
             return self._begin(present, Holdings(self._final, *everywhere))
-        if self.phase == "running" and not self._planned.asked_for:
+        if self.phase == "running" and not self.planned.asked_for:
             return []
         if not (reports := self._workers.reports(present)):
             return self._halt("all workers of the generation have ended")
         has = holdings(reports)
         standbys = tuple(name for name in self.standbys if name not in present.workers)
-        chosen = following(present, has.layers, standbys, self._known())
+        chosen = self.planned.following(present, has.layers, standbys, self._known())
         if chosen is None:
             return self._halt(why_lost(present, has.layers))
         return self._begin(chosen, has)
@@ -307,25 +309,24 @@ class Rendezvous:
             copies=copies(chosen, has.layers),
             expert_copies=expert_copies(chosen, has.experts),
         )
-        self.save(Saved(assignment=chosen, join=program, stages=self._stages))
+        self.planned.begin(self.now_s, chosen.workers)
+        left_out = tuple(self.planned.left_out)
+        self.save(Saved(assignment=chosen, join=program, stages=self._stages, left_out=left_out))
         self.assignment, self.last_generation, self.phase = chosen, number, "running"
         self._stop_sent_s = None
-        self._planned.begin(self.now_s)
         self._workers.begin(chosen)
-        return [*(Send(name, begin) for name in self._workers.unfinished), *self._take_in()]
+        sends = [Send(name, begin) for name in self._workers.unfinished]
+        return sends + self._plan(at_once=True)
 
-    def _take_in(self) -> list[Send]:
-        """Ask the members for a new generation, if a standby would make steps faster."""
-        if self.assignment is None or self.phase != "running":
+    def _plan(self, *, at_once: bool = False) -> list[Send]:
+        """Ask the members for a new generation, if another assignment would make steps faster."""
+        if self.assignment is None or self.phase != "running" or (self._missing and not at_once):
             return []
-        asked = self._planned.take_in(self.assignment, self.standbys, self._known)
-        return [Send(name, asked) for name in self.members] if asked else []
+        ready = tuple(name for name in self.standbys if name not in self.planned.left_out)
+        look = self.planned.take_in if at_once else self.planned.look
+        return self._ask(look(self.assignment, ready, self.now_s, self._known))
 
-    def _balance(self) -> list[Send]:
-        """Ask the members for a new generation, if moving layers off slow ones would pay."""
-        if self.assignment is None or self.phase != "running" or self._missing:
-            return []
-        asked = self._planned.balance(self.assignment, self.now_s, self._known)
+    def _ask(self, asked: Regroup | None) -> list[Send]:
         return [Send(name, asked) for name in self.members] if asked else []
 
     def _known(self) -> Known:
@@ -343,6 +344,6 @@ class Rendezvous:
         self.assignment = self._program = self._stop_sent_s = None
         self._times.forget()
         self._experts.forget()
-        self._planned.begin(self.now_s)
+        self.planned.begin(self.now_s)
         self.phase, self._final = "forming", None
         return sends

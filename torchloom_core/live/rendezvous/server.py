@@ -15,10 +15,12 @@ from torchloom_core.floor.errors import LighthouseError, StateError
 from torchloom_core.floor.files import write_whole
 from torchloom_core.floor.first_done import first_done
 from torchloom_core.floor.plain_text import RateLimitedLog, plain_line
+from torchloom_core.live.rendezvous.followers import Followers, decode, line_of
 from torchloom_core.live.rendezvous.known_worker import Send
 from torchloom_core.live.rendezvous.rendezvous import Rendezvous
 from torchloom_core.live.rendezvous.settings import Saved, Settings
-from torchloom_core.wire.generations import MAX_LINE, Begin, FromWorker, Halt, Join, Look, Stop
+from torchloom_core.wire.generations import MAX_LINE, Begin, Halt, Join, Look, Stop
+from torchloom_core.wire.planned_changes import Change
 
 _log = logging.getLogger(__name__)
 _TICK_S = 0.1
@@ -27,8 +29,6 @@ _BACKLOG_BYTES = 4 * MAX_LINE
 
 _JOIN_S = 10.0
 """How long a connection may take to send its first message."""
-
-_decode = msgspec.json.Decoder(FromWorker | Look).decode
 
 
 class Service:
@@ -51,6 +51,7 @@ class Service:
             settings, time.monotonic(), self._save, saved=_saved(state) if state else None
         )
         self._writers: dict[str, asyncio.StreamWriter] = {}
+        self._followers = Followers(self.rendezvous, self._send)
         self._limited_log = RateLimitedLog(_log)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -58,18 +59,17 @@ class Service:
         worker = ""
         try:
             line = await asyncio.wait_for(reader.readline(), _JOIN_S)
-            join = _decode(line)
+            join = decode(line)
             if isinstance(join, Look):
-                writer.write(_line(self.rendezvous.outlook()))
-                return
+                return await self._followers.serve(join, reader, writer)
             if not isinstance(join, Join):
                 raise msgspec.ValidationError("need a join first")
             worker = self._take(join, writer)
             while worker and (line := await reader.readline()):
-                message = _decode(line)
+                message = decode(line)
                 if self._writers.get(worker) is not writer:
                     return
-                if isinstance(message, Join | Look):
+                if isinstance(message, Join | Look | Change):
                     raise msgspec.ValidationError("need one join a connection")
                 self._send(self.rendezvous.receive(worker, message, time.monotonic()))
         except (OSError, asyncio.IncompleteReadError, TimeoutError):
@@ -85,7 +85,7 @@ class Service:
 
     def close(self) -> None:
         """Close all connections."""
-        for writer in self._writers.values():
+        for writer in (*self._writers.values(), *self._followers.writers):
             writer.transport.abort()
 
     async def tick(self) -> None:
@@ -104,7 +104,7 @@ class Service:
         """Return the worker's name, or "" if it is refused."""
         if why := self.rendezvous.refusal(join):
             self._limited_log.add("refused", f"refused: {why}")
-            writer.write(_line(Halt(why=why, status="refused")))
+            writer.write(line_of(Halt(why=why, status="refused")))
             return ""
         earlier = self._writers.get(join.worker)
         self._writers[join.worker] = writer
@@ -122,11 +122,12 @@ class Service:
                 del self._writers[worker]
                 writer.close()
                 continue
-            writer.write(_line(message))
+            writer.write(line_of(message))
             if writer.transport.get_write_buffer_size() > _BACKLOG_BYTES:
                 _log.warning("%s does not read: its connection is closed", worker)
                 writer.transport.abort()
         self._report(sends)
+        self._followers.update(time.monotonic())
 
     def _report(self, sends: list[Send]) -> None:
         """Log each change once, however many it is sent to."""
@@ -183,10 +184,6 @@ async def serve(
         ready(f"Rendezvous is ready on {shown}:{bound}")
         await first_done(service.tick(), stop.wait())
         service.close()
-
-
-def _line(message: object) -> bytes:
-    return msgspec.json.encode(message) + b"\n"
 
 
 def _saved(path: Path) -> Saved | None:

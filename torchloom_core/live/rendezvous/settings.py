@@ -32,9 +32,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 class Saved(msgspec.Struct, frozen=True, kw_only=True):
     """What a rendezvous leaves to its next process.
 
-    ``join`` describes the program; ``stages`` are those of a replica with all its workers.
+    ``join`` describes the program; ``stages`` are those of a replica with all its workers;
+    ``left_out`` are standbys that take no part.
     """
 
     assignment: Assignment
     join: Join
     stages: int
+    left_out: tuple[str, ...] = ()

@@ -62,3 +62,8 @@ class Workers(dict[str, KnownWorker]):
     def first_join(self) -> Join | None:
         """The message of the one that has joined first."""
         return next((known.join for known in self.values()), None)
+
+    @property
+    def nodes(self) -> dict[str, str]:
+        """The nodes of the workers that have named one."""
+        return {name: known.join.node for name, known in self.items() if known.join.node}
