@@ -244,6 +244,7 @@ def attach(
     own_part = Worker(program, name, link, group, adapter, saved)
     register_knobs(loom, program, own_part)
     if saved is not None:
+        adapter.worker.saves_together = True
         loom.on_checkpoint(own_part.save)
         if saved.shared is not None:
             loom.load_state_dict(saved.shared)
