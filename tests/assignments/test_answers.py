@@ -120,6 +120,15 @@ def test_a_joiner_takes_the_place_that_was_lost():
     assert with_joiners(begun("new"), held, held, PROGRAM, stages=3) == []
 
 
+def test_a_joiner_ends_the_sharing_of_one_route():
+    route = tuple(Stage(name, 4 * n, 4 * n + 4) for n, name in enumerate("abc"))
+    shared = msgspec.structs.replace(begun("new"), routes=(route, route))
+    held = held_by(shared) | {"new": frozenset()}
+    best = with_joiners(shared, held, held, PROGRAM, stages=2)[0]
+    assert [len(route) for route in best.assignment.routes] == [2, 2]
+    assert best.price.lost_gpu_s < 0
+
+
 def test_layers_move_away_from_a_slow_part():
     program = PROGRAM._replace(layer_s=(0.03, *PROGRAM.layer_s[1:]))
     present = begun()
