@@ -1,19 +1,34 @@
 """The gloo group of a generation, and how another thread ends whatever waits in it."""
 
 import contextlib
-import os
 import socket
 import threading
+import time
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import NamedTuple
 
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore, PrefixStore, Store, TCPStore
 
-from torchloom_threadlet.gloo_sockets import gloo_connections, open_sockets, shut, sockets
+from torchloom_threadlet.gloo_sockets import gloo_connections, shut, sockets
+from torchloom_threadlet.pipeline.interruptible import Interruptible
 
-_MEETING = timedelta(seconds=5)
-"""How long the workers of a generation may take to connect to each other."""
+_ANSWER = timedelta(seconds=5)
+"""How long a member's store may take to answer."""
+
+_LOOK_S = 0.005
+_BACKEND = "torchloom_gloo"
+"""gloo that is connected already: while torch connects it, nothing can end its wait for a peer."""
+
+dist.Backend.register_backend(
+    _BACKEND, lambda _, connected: connected, extended_api=True, devices=["cpu", "cuda"]
+)
+
+
+class _Connected(NamedTuple):
+    store: Store
+    gloo: dist.ProcessGroupGloo
 
 
 class Group:
@@ -22,18 +37,16 @@ class Group:
     Parameters
     ----------
     timeout_s : float
-        Of one send, receive or collective.
+        Of one receive, and of forming the group.
     """
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout = timedelta(seconds=timeout_s)
         self._lock = threading.Lock()
+        self._interruptible = Interruptible()
         self._ended = 0
         self._generation = 0
-        self._before: frozenset[int] = frozenset()
-        self._store_port = 0
         self._inodes: frozenset[int] = frozenset()
-        self._peers = 0
         self.store: Store = HashStore()
 
     def form(self, generation: int, store: str, members: Sequence[str], worker: str) -> None:
@@ -49,38 +62,59 @@ class Group:
         RuntimeError
             If a member does not come, or the generation is ended meanwhile.
         """
+        before = frozenset(inode for inode, _ in sockets())
         with self._lock:
-            self._before = frozenset(inode for inode, _ in sockets())
             self._generation, self._inodes = generation, frozenset()
-            self._peers = len(members) - 1
-            self._store_port = int(store.rpartition(":")[2] or 0)
-        self.check()
-        base = self._client(store) if store else HashStore()
-        self.store = PrefixStore(f"torchloom/{generation}", base)
-        self.check()
-        # A part of the keys in the store; one that could not be formed would count here alone.
-        dist.distributed_c10d._world.group_count = 0
-        dist.init_process_group(
-            "gloo",
-            store=self.store,
-            rank=members.index(worker),
-            world_size=len(members),
-            timeout=_MEETING,
+        rank, size = members.index(worker), len(members)
+        self.store, gloo = self._interruptible.call(
+            lambda: self._meet(generation, store, rank, size), self.check
         )
-        dist.distributed_c10d._set_pg_timeout(self._timeout)
+        dist.init_process_group(
+            _BACKEND, store=self.store, rank=rank, world_size=size, pg_options=gloo
+        )
         with self._lock, contextlib.suppress(OSError):
-            self._inodes = gloo_connections(self._before, self._peers)
+            self._inodes = gloo_connections(before, size - 1)
         self.check()
 
-    @staticmethod
-    def _client(store: str) -> Store:
-        """Return a new connection to a worker's store; RuntimeError if there is none."""
-        host, _, port = store.rpartition(":")
-        try:  # torch tries for long to connect to a port that nobody listens on
-            socket.create_connection((host, int(port)), _MEETING.total_seconds()).close()
-        except OSError as error:
-            raise RuntimeError(f"no store at {store}: {error.strerror or error}") from None
-        return TCPStore(host, int(port), is_master=False, wait_for_workers=False, timeout=_MEETING)
+    def _meet(self, generation: int, address: str, rank: int, size: int) -> _Connected:
+        """Connect once all members are there: gloo waits for one that is not, whatever happens."""
+        base = _client(address) if address else HashStore()
+        store = PrefixStore(f"torchloom/{generation}", base)
+        store.set(f"here/{rank}", "")
+        there = [f"here/{peer}" for peer in range(size)]
+        end_s = time.monotonic() + self._timeout.total_seconds()
+        while not store.check(there):
+            if self._ended >= generation or time.monotonic() > end_s:
+                raise RuntimeError(f"not all members of generation {generation} have come")
+            time.sleep(_LOOK_S)
+        gloo = dist.ProcessGroupGloo(store, rank, size, self._timeout)
+        gloo._set_sequence_number_for_group()
+        return _Connected(store, gloo)
+
+    def wait(self, work: dist.Work) -> None:
+        """Wait for a receive or collective of the present generation.
+
+        gloo forgets a receive whose message has begun to arrive as its peer ends.
+
+        Raises
+        ------
+        RuntimeError
+            If it fails, or the generation is ended meanwhile.
+        """
+        self._interruptible.call(work.wait, self.check)
+
+    def get(self, key: str) -> bytes:
+        """Wait for a value in the generation's store.
+
+        Raises
+        ------
+        RuntimeError
+            If the generation is ended meanwhile.
+        """
+        while not self.store.check([key]):
+            self.check()
+            time.sleep(_LOOK_S)
+        return self.store.get(key)
 
     @property
     def is_over(self) -> bool:
@@ -98,11 +132,8 @@ class Group:
             self._ended = max(self._ended, generation)
             if generation != self._generation:
                 return
-            inodes = self._inodes
-            if not inodes:  # it is being formed
-                with contextlib.suppress(OSError):
-                    inodes = gloo_connections(self._before, self._peers) | self._to_store()
-            shut(inodes, socket.SHUT_RDWR)
+            shut(self._inodes, socket.SHUT_RDWR)
+        self._interruptible.interrupt(RuntimeError(f"generation {generation} is over"))
 
     def leave(self) -> None:
         """Close all connections of the present generation."""
@@ -112,13 +143,12 @@ class Group:
             with contextlib.suppress(RuntimeError):
                 dist.destroy_process_group()
 
-    def _to_store(self) -> frozenset[int]:
-        found = set()
-        new = frozenset(inode for inode, _ in sockets()) - self._before
-        for opened in open_sockets(new):
-            if opened.family not in (socket.AF_INET, socket.AF_INET6):
-                continue
-            with contextlib.suppress(OSError, IndexError):  # IndexError: not TCP
-                if opened.getpeername()[1] == self._store_port:
-                    found.add(os.fstat(opened.fileno()).st_ino)
-        return frozenset(found)
+
+def _client(store: str) -> Store:
+    """Return a new connection to a worker's store; RuntimeError if there is none."""
+    host, _, port = store.rpartition(":")
+    try:  # torch tries for long to connect to a port that nobody listens on
+        socket.create_connection((host, int(port)), _ANSWER.total_seconds()).close()
+    except OSError as error:
+        raise RuntimeError(f"no store at {store}: {error.strerror or error}") from None
+    return TCPStore(host, int(port), is_master=False, wait_for_workers=False, timeout=_ANSWER)

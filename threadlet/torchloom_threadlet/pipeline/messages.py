@@ -2,10 +2,10 @@
 
 gloo may forget a send that fails at the very moment at which its peer ends: a wait for it lasts
 until the timeout. So no send is waited for: it is known to have arrived once all workers have
-agreed on something later. Receives do end with the peer.
+agreed on something later. A receive is waited for so that the end of the generation ends it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.distributed as dist
@@ -15,9 +15,16 @@ _UP, _DOWN = 4 << 20, 5 << 20  # tags, apart from those of other messages
 
 
 class Messages:
-    """Sends, and the agreement that ends them."""
+    """Sends, receives, and the agreement that ends them.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    wait : callable
+        Waits for a receive: :meth:`Group.wait`; gloo's own wait for a worker alone.
+    """
+
+    def __init__(self, wait: Callable[[dist.Work], object] = dist.Work.wait) -> None:
+        self._wait = wait
         self._sent: list[tuple[dist.Work | None, Tensor]] = []
 
     def send(self, tensor: Tensor, rank: int, tag: int = 0) -> None:
@@ -25,11 +32,10 @@ class Messages:
         if tensor.numel():
             self._sent.append((dist.isend(tensor, rank, tag=tag), tensor))
 
-    @staticmethod
-    def receive(tensor: Tensor, rank: int, tag: int = 0) -> None:
+    def receive(self, tensor: Tensor, rank: int, tag: int = 0) -> None:
         """Wait for a tensor of this shape."""
-        if tensor.numel():
-            dist.recv(tensor, rank, tag=tag)
+        if tensor.numel() and (work := dist.irecv(tensor, rank, tag=tag)) is not None:
+            self._wait(work)
 
     def agree(self, values: Sequence[int]) -> list[int]:
         """Return the least of each value over all workers, by a tree of messages.

@@ -207,11 +207,23 @@ class _Stage(PipelineStage):
         self.backward_s = 0.0
         self._messages = messages
 
+    def get_fwd_recv_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
+        return self._received(super().get_fwd_recv_ops(fwd_chunk_id))
+
+    def get_bwd_recv_ops(self, bwd_chunk_id: int) -> list[dist.P2POp]:
+        return self._received(super().get_bwd_recv_ops(bwd_chunk_id))
+
     def get_fwd_send_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
         return self._sent(super().get_fwd_send_ops(fwd_chunk_id))
 
     def get_bwd_send_ops(self, bwd_chunk_id: int) -> list[dist.P2POp]:
         return self._sent(super().get_bwd_send_ops(bwd_chunk_id))
+
+    def _received(self, ops: list[dist.P2POp]) -> list[dist.P2POp]:
+        """Receive at once, and leave nothing for the schedule to wait for."""
+        for op in ops:
+            self._messages.receive(op.tensor, op.peer)
+        return []
 
     def _sent(self, ops: list[dist.P2POp]) -> list[dist.P2POp]:
         """Send at once, and leave nothing for the schedule to wait for."""

@@ -74,7 +74,7 @@ class Worker:
         self._layer_s: dict[int, float] = {}
         self._measured = 0
         self._is_warm = False
-        self._messages = Messages()
+        self._messages = Messages(group.wait)
 
     def is_called(self) -> bool:
         """Return whether this worker has to leave a generation, or to form one."""
@@ -294,7 +294,7 @@ class Worker:
                     self._learn(described(inputs, self._program.micro_batches, "batch"))
             self._group.store.set(_INPUTS, self._inputs)
         elif not self._inputs:
-            self._learn(self._group.store.get(_INPUTS).decode())
+            self._learn(self._group.get(_INPUTS).decode())
 
     def _learn(self, inputs: str) -> None:
         if inputs != self._inputs:
