@@ -15,8 +15,8 @@ class Kill(msgspec.Struct):
 
     Attributes
     ----------
-    members, members_after : int
-        Workers with a part, before it and in the generation that went on.
+    answer : str
+        How the others went on, as :func:`answer_of` names it.
     known_s : float
         From the last death until the last survivor knew.
     stall_s : float
@@ -27,8 +27,7 @@ class Kill(msgspec.Struct):
 
     phase: str
     victims: list[int]
-    members: int
-    members_after: int = 0
+    answer: str = ""
     problem: str = ""
     known_s: float = 0.0
     stall_s: float = 0.0
@@ -54,7 +53,7 @@ class Worker:
     process: int
     log: Path
     commits: list[tuple[float, int, str]] = field(default_factory=list)
-    begun: list[tuple[float, int]] = field(default_factory=list)
+    begun: list[tuple[float, int, str]] = field(default_factory=list)
     known: list[float] = field(default_factory=list)
     died_s: float | None = None
     has_warmed: bool = False
@@ -77,7 +76,7 @@ class Worker:
             self.commits.append((at, int(words[2]), words[3]))
             self._since += 1
         elif event == "begun":
-            self.begun.append((at, int(words[2])))
+            self.begun.append((at, int(words[2]), " ".join(words[4:])))
             self.layers = {int(layer) for layer in words[3].split(",")}
             self._since = 0
         elif event == "known":
@@ -169,12 +168,30 @@ def _measure(kill: Kill, workers: list[Worker]) -> None:
     if after is None:
         kill.problem = kill.problem or "no later step"
     else:
-        begun = min((at for w in others for at, _ in w.begun if at > last_s), default=after)
-        kill.stall_s = min((at for at, _ in commits if at > begun), default=after) - before
+        begun = min((at for w in others for at, *_ in w.begun if at > last_s), default=after)
+        after = min((at for at, _ in commits if at > begun), default=after)
+        kill.stall_s = after - before
+        whys = [(at, why) for w in others for at, _, why in w.begun if at <= after]
+        kill.answer = answer_of(max(whys, default=(0.0, ""))[1])
+
+
+def answer_of(why: str) -> str:
+    """Return which kinds of answer an assignment's reason names, as docs/pipelines.md does."""
+    kinds = {
+        " for ": "a standby takes the stage",
+        " in place of ": "fewer stages",
+        "its lost stage at": "a peer computes both",
+        "on replica": "on another route",
+        "route, ": "all anew",
+        "of 2 routes": "all anew",
+        "again": "the same again",
+    }
+    found = [kind for part in why.split("; ") for words, kind in kinds.items() if words in part]
+    return ", ".join(dict.fromkeys(found)) or why
 
 
 def _knew(worker: Worker, died_s: float) -> bool:
     """Return whether a worker had a part when another died, and heard of it."""
-    had_part = any(at < died_s for at, _ in worker.begun)
+    had_part = any(at < died_s for at, *_ in worker.begun)
     ended = worker.died_s is not None and worker.died_s < died_s
     return had_part and not ended and any(died_s <= at < died_s + 5 for at in worker.known)

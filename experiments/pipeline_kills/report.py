@@ -23,15 +23,14 @@ def write(result: Result, path: Path, asked: dict[str, Any]) -> None:
 
 
 def show(result: Result) -> None:
-    """Print the table: a line for each phase."""
-    table = Table("killed in", "kills", "known, ms", "stall, ms", "stall, longest", "problems")
-    for phase, kills in _by_phase(result.kills).items():
-        table.add_row(phase, *_cells(kills))
-    table.add_section()
-    as_many = [kill for kill in result.kills if kill.members_after >= kill.members]
-    fewer = [kill for kill in result.kills if kill.members_after < kill.members]
-    table.add_row("as many workers go on", *_cells(as_many))
-    table.add_row("fewer go on", *_cells(fewer))
+    """Print the table: a line for each phase, and for each answer."""
+    table = Table(
+        "killed in, answered by", "kills", "known, ms", "stall, ms", "stall, longest", "problems"
+    )
+    for name in ("phase", "answer"):
+        for value, kills in _by(name, result.kills).items():
+            table.add_row(value, *_cells(kills))
+        table.add_section()
     table.add_row("all", *_cells(result.kills))
     console().print(table)
     console().print(
@@ -41,10 +40,10 @@ def show(result: Result) -> None:
     )
 
 
-def _by_phase(kills: list[Kill]) -> dict[str, list[Kill]]:
+def _by(name: str, kills: list[Kill]) -> dict[str, list[Kill]]:
     found = defaultdict(list)
     for kill in kills:
-        found[kill.phase].append(kill)
+        found[getattr(kill, name)].append(kill)
     return found
 
 
@@ -71,7 +70,7 @@ def _plot(result: Result, path: Path) -> None:
 
     figure = Figure(figsize=(8, 3.2), layout="constrained")
     axes = figure.subplots(1, 2)
-    phases = _by_phase([kill for kill in result.kills if not kill.problem])
+    phases = _by("phase", [kill for kill in result.kills if not kill.problem])
     for place, (name, label) in zip(
         axes,
         (("known_s", "until all survivors know"), ("stall_s", "last commit to next")),

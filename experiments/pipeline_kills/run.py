@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from experiments.pipeline_kills.trainer import main as train
 from torchloom_core.cli.capability import console
 
 WORKERS, DEADLINE_S, STEPS_BETWEEN = 6, 40.0, 4
+PHASES = [*IN_A_STEP, *IN_A_GENERATION]
 _POLL_S = 0.03
 
 
@@ -116,7 +117,14 @@ class Fleet:
         self._rendezvous.wait()
 
 
-def disturb(fleet: Fleet, count: int, rng: random.Random, at_once: int, shown: Any) -> list[Kill]:
+def disturb(
+    fleet: Fleet,
+    count: int,
+    rng: random.Random,
+    at_once: int,
+    phases: Sequence[str],
+    shown: Any,
+) -> list[Kill]:
     """Kill workers one after the other, each once all are back in their places."""
     kills = []
     for number in range(count):
@@ -124,7 +132,6 @@ def disturb(fleet: Fleet, count: int, rng: random.Random, at_once: int, shown: A
             fleet.until(fleet.is_ready)
         except TimeoutError:
             break
-        phases = [*IN_A_STEP, *IN_A_GENERATION]
         phase = phases[number % len(phases)]
         is_within = phase in IN_A_GENERATION
         # The first death makes a generation, in which the one that counts is the second.
@@ -135,7 +142,7 @@ def disturb(fleet: Fleet, count: int, rng: random.Random, at_once: int, shown: A
         began = rng.choice(IN_A_STEP) if is_within else phase
         fleet.arm(first, drawn(began, rng))
         generation = first.generation
-        kill = Kill(phase, [victim.process for victim in victims], len(fleet.members()))
+        kill = Kill(phase, [victim.process for victim in victims])
         kills.append(kill)
         try:
             fleet.until(lambda first=first: first not in fleet.alive())
@@ -144,7 +151,6 @@ def disturb(fleet: Fleet, count: int, rng: random.Random, at_once: int, shown: A
         except TimeoutError:
             kill.problem = "does not go on"
             break
-        kill.members_after = len(fleet.members())
         for victim in others:
             fleet.arm(victim, NEVER)
         alive = {worker.process for worker in fleet.alive()}
@@ -195,6 +201,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=41)
     parser.add_argument("--answer", choices=("standby", "re-template"), default="standby")
     parser.add_argument("--at-once", type=int, default=1, help="deaths at once")
+    parser.add_argument("--phases", nargs="+", choices=PHASES, default=PHASES)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent)
     parser.add_argument("--keep", type=Path, help="folder for the logs")
     asked = parser.parse_args()
@@ -212,6 +219,7 @@ def main() -> None:
                 asked.kills,
                 rng,
                 asked.at_once,
+                asked.phases,
                 lambda done: progress.update(task, completed=done),
             )
             end = max(worker.steps for worker in fleet.workers) + 30
@@ -227,6 +235,8 @@ def main() -> None:
         losses, weights = undisturbed(end, lambda done: progress.update(task, completed=done))
         result = judged(fleet.workers, kills, losses, weights, folder)
     name = f"{asked.answer}{'' if asked.at_once == 1 else f'-{asked.at_once}-at-once'}"
+    if asked.phases != PHASES:
+        name += "-" + "-".join(asked.phases)
     write(result, asked.out / f"{name}.json", vars(asked))
     show(result)
 

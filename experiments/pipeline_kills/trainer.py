@@ -53,8 +53,9 @@ def _note_calls(note: Any) -> None:
         note("warm", 0)
 
     def noted_enter(self: Any, *args: Any) -> None:
+        why = self._begin.assignment.why
         enter(self, *args)
-        note("begun", self.number, ",".join(map(str, self.held)))
+        note("begun", self.number, ",".join(map(str, self.held)), why)
 
     def noted_end(self: Any, generation: int) -> None:
         if generation == self._generation and self._ended < generation:
