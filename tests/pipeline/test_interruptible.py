@@ -23,9 +23,9 @@ def test_a_call_that_does_not_return_is_ended_and_the_next_one_is_made():
         calls.call(lambda: (begun.set(), stuck.wait(DEADLINE_S)), lambda: None)
     assert calls.call(lambda: 1, lambda: None) == 1
     stuck.set()
-    with pytest.raises(RuntimeError, match="^over$"):
+    with pytest.raises(RuntimeError, match=r"^over$"):
         calls.call(lambda: 1, refuse)
-    with pytest.raises(RuntimeError, match="^over$"):
+    with pytest.raises(RuntimeError, match=r"^over$"):
         calls.call(refuse, lambda: None)
 
 
