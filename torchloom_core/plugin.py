@@ -27,6 +27,7 @@ view must give the same answer, live and in a backtest.
 
 from torchloom_core.capabilities.admit import AdmitGroup
 from torchloom_core.capabilities.alert import Alert
+from torchloom_core.capabilities.assign_role import AssignRole
 from torchloom_core.capabilities.checkpoint import SaveCheckpoint
 from torchloom_core.capabilities.cordon import CordonNode
 from torchloom_core.capabilities.drain import DrainGroup
@@ -104,6 +105,7 @@ __all__ = [
     "Action",
     "AdmitGroup",
     "Alert",
+    "AssignRole",
     "ChangeKnob",
     "ChangeKnobs",
     "CollectDump",

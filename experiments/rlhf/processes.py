@@ -1,5 +1,6 @@
 """The processes of the example: a Weaver, the queue, rollout workers and a trainer."""
 
+import multiprocessing
 import os
 import random
 import socket
@@ -7,7 +8,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +33,11 @@ class Line(msgspec.Struct):
 
 
 class Play:
-    """All processes, in a folder; rollout workers that end are started again at once."""
+    """All processes, in a folder; rollout workers that end are started again at once.
+
+    Rollout workers are forked from a server that has imported what they need, as a launcher with
+    warm processes does: the import alone would take seconds.
+    """
 
     def __init__(self, folder: Path, rollouts: int, seed: int) -> None:
         self.folder, self._seed = folder, seed
@@ -49,14 +55,14 @@ class Play:
             "PYTHONWARNINGS": "ignore::FutureWarning",
         }
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._fork = multiprocessing.get_context("forkserver")
+        self._fork.set_forkserver_preload(["experiments.rlhf.rollout"])
         self._ended = threading.Event()
         self._count = 0
         self.log = folder / "steps.jsonl"
         self._weaver()
         self._queue()
-        self._rollouts = [f"rollout-{number}" for number in range(rollouts)]
-        for name in self._rollouts:
-            self._start_rollout(name)
+        self._rollouts = [self._start_rollout(str(group)) for group in range(rollouts)]
         self._keeper = threading.Thread(target=self._keep, daemon=True)
         self._keeper.start()
 
@@ -65,14 +71,12 @@ class Play:
         words = ("--seed", str(self._seed), "--steps", str(steps), "--log", str(self.log))
         return self._start("trainer", "experiments.rlhf.trainer", *words, *options)
 
-    def kill(self, chance: random.Random) -> str:
-        """Kill a rollout worker that runs; "" if none does."""
-        running = [name for name in self._rollouts if self._processes[name].poll() is None]
-        if not running:
-            return ""
-        name = chance.choice(running)
-        self._processes[name].kill()
-        return name
+    def kill(self, chance: random.Random) -> bool:
+        """Kill a rollout worker that runs; False if none does."""
+        running = [process for process in self._rollouts if process.is_alive()]
+        if running:
+            chance.choice(running).kill()
+        return bool(running)
 
     def lines(self) -> list[Line]:
         """Return the trainer's steps so far."""
@@ -97,6 +101,9 @@ class Play:
         """End all processes, the Weaver last."""
         self._ended.set()
         self._keeper.join()
+        for rollout in self._rollouts:
+            rollout.kill()
+            rollout.join()
         for process in reversed(self._processes.values()):
             process.terminate()
             try:
@@ -119,17 +126,21 @@ class Play:
         bind = self._environment["TORCHLOOM_ROLLOUT_QUEUE"]
         self._start("queue", "torchloom_core.cli", "rollout-queue", "--bind", bind)
 
-    def _start_rollout(self, name: str) -> None:
+    def _start_rollout(self, group: str) -> Any:
         self._count += 1
-        seed = str(self._seed * 1000 + self._count)
-        self._start(name, "experiments.rlhf.rollout", "--seed", seed)
+        log = self.folder / f"rollout-{group}.log"
+        own = self._environment | {"TORCHLOOM_GROUP": group}
+        args = (self._seed * 1000 + self._count, own, log)
+        process = self._fork.Process(target=_roll_out, args=args, name=group)
+        process.start()
+        return process
 
     def _start(self, name: str, module: str, *words: str) -> subprocess.Popen[bytes]:
         with (self.folder / f"{name}.log").open("ab") as log:
             self._processes[name] = process = subprocess.Popen(
                 [sys.executable, "-m", module, *words],
                 cwd=self.folder,
-                env=self._environment | {"TORCHLOOM_GROUP": name.removeprefix("rollout-")},
+                env=self._environment | {"TORCHLOOM_GROUP": name},
                 stdout=log,
                 stderr=log,
             )
@@ -137,9 +148,19 @@ class Play:
 
     def _keep(self) -> None:
         while not self._ended.wait(_POLL_S):
-            for name in self._rollouts:
-                if self._processes[name].poll() is not None:
-                    self._start_rollout(name)
+            for at, process in enumerate(self._rollouts):
+                if not process.is_alive():
+                    process.join()
+                    self._rollouts[at] = self._start_rollout(process.name)
+
+
+def _roll_out(seed: int, environment: Mapping[str, str], log: Path) -> None:
+    """Be a rollout worker, in a process of its own."""
+    os.environ.update(environment)
+    number = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    for stream in (1, 2):
+        os.dup2(number, stream)
+    import_module("experiments.rlhf.rollout").work(seed)
 
 
 def free_port() -> int:

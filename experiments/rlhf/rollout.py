@@ -13,9 +13,13 @@ from torchloom_threadlet.rollouts import RolloutSink
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
+    work(parser.parse_args().seed)
+
+
+def work(seed: int) -> None:
+    """Generate until the worker is drained."""
     torch.set_num_threads(1)
-    words, policy = tokenizer(), model(options.seed).eval()
+    words, policy = tokenizer(), model(seed).eval()
 
     loom = attach(role="rollout")
     sink = RolloutSink(loom=loom)
@@ -23,7 +27,7 @@ def main() -> None:
         if (weights := sink.newer_weights()) is not None:
             policy.load_state_dict(weights)
         (position,) = positions = sink.positions(1)
-        torch.manual_seed(options.seed * 1_000_003 + position)
+        torch.manual_seed(seed * 1_000_003 + position)
         sink.put(generate(policy, words, prompt(position)), positions)
         if not loom.step(**sink.metrics()):
             break

@@ -95,6 +95,18 @@ def hello(worker: str, **changes: Any) -> Hello:
     return Hello(**{**fields, **changes})
 
 
+def node_agent(node: str, roles: str = "trainer rollout", **changes: Any) -> Hello:
+    fields = {
+        "group": f"node-agent-{node}",
+        "role": "node-agent",
+        "node": node,
+        "state": "training",
+        "labels": {"roles": roles},
+        "actuators": ("start_role",),
+    }
+    return hello(f"node-agent-{node}-0", **{**fields, **changes})
+
+
 def telemetry(worker: str, metrics: dict[str, float] | None = None, **changes: Any) -> Telemetry:
     metrics = metrics or {}
     fields: dict[str, Any] = {

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.policies.two_roles import TICKS, fleet
 from torchloom_core.testing import PolicyContract
 from torchloom_policies.allreduce_tuner import AllreduceTunerPolicy
 from torchloom_policies.checkpoint_interval import CheckpointIntervalPolicy
@@ -10,6 +11,7 @@ from torchloom_policies.hang import HangPolicy
 from torchloom_policies.lemon_nodes import LemonNodesPolicy
 from torchloom_policies.loss_guard import LossGuardPolicy
 from torchloom_policies.membership import MembershipPolicy
+from torchloom_policies.role_balance import RoleBalancePolicy
 from torchloom_policies.silence import SilencePolicy
 from torchloom_policies.straggler import StragglerPolicy
 from torchloom_policies.thresholds import ThresholdsPolicy
@@ -42,6 +44,16 @@ class TestStraggler(PolicyContract):
 class TestSilence(PolicyContract):
     policy_class = SilencePolicy
     options = {"metrics": ["loss"], "metric_limit_s": 5.0, "one_by_one": 1}  # noqa: RUF012
+
+
+class TestRoleBalance(PolicyContract):
+    policy_class = RoleBalancePolicy
+    options = {"window_s": TICKS}  # noqa: RUF012
+
+    def views(self, seed=0):
+        """Return views with two roles, one of which waits."""
+        waits = {"trainers_wait": 0.5 + seed / 10, "rollouts_wait": 0.1}
+        return [fleet(4, 2, now_s=1.7e9 + after_s, **waits) for after_s in range(2 * TICKS)]
 
 
 class TestHang(PolicyContract):

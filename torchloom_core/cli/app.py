@@ -9,7 +9,7 @@ from torchloom_core import __version__
 
 _HERE = "torchloom_core.cli"
 
-_RUNNING = Group("Set up and run", sort_key=0)
+RUNNING = Group("Set up and run", sort_key=0)
 _WATCHING = Group("Observe and analyze", sort_key=1)
 _ACTING = Group("Act on the run", sort_key=2)
 
@@ -21,15 +21,15 @@ app = App(
 )
 
 for _name, _group, _help in (
-    ("weaver", _RUNNING, "Run the Weaver, the daemon that watches and controls a run."),
-    ("lighthouse", _RUNNING, "Run a torchft lighthouse that drops failed groups at once."),
-    ("rendezvous", _RUNNING, "Keep a pipeline's workers together when one is lost or joins."),
-    ("rollout-queue", _RUNNING, "Hold rollouts and weights between two roles of a run."),
-    ("dashboard", _RUNNING, "Serve the dashboard: watch and control a run in a browser."),
-    ("init", _RUNNING, "Write a commented config file."),
-    ("new", _RUNNING, "Write a package with a plugin, a capability or an adapter."),
-    ("plugins", _RUNNING, "List the installed policies, predictors and effectors."),
-    ("operator", _RUNNING, "Write NATS credentials for a person."),
+    ("weaver", RUNNING, "Run the Weaver, the daemon that watches and controls a run."),
+    ("lighthouse", RUNNING, "Run a torchft lighthouse that drops failed groups at once."),
+    ("rendezvous", RUNNING, "Keep a pipeline's workers together when one is lost or joins."),
+    ("rollout-queue", RUNNING, "Hold rollouts and weights between two roles of a run."),
+    ("dashboard", RUNNING, "Serve the dashboard: watch and control a run in a browser."),
+    ("init", RUNNING, "Write a commented config file."),
+    ("new", RUNNING, "Write a package with a plugin, a capability or an adapter."),
+    ("plugins", RUNNING, "List the installed policies, predictors and effectors."),
+    ("operator", RUNNING, "Write NATS credentials for a person."),
     ("status", _WATCHING, "Show the run's workers, knobs, commands and plugins."),
     ("plan", _WATCHING, "Show a pipeline's assignment, and what would follow on a loss."),
     ("logs", _WATCHING, "Print the trainers' log lines."),
@@ -44,7 +44,7 @@ app.command(
     "torchloom_core.demos.command:demo",
     name="demo",
     help="Watch a real torchft run lose a node without losing a step.",
-    group=_RUNNING,
+    group=RUNNING,
 )
 app.command(
     "torchloom_core.capabilities.gate.command:gate",

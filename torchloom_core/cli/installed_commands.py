@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from cyclopts import App, Group
 
-from torchloom_core.cli.app import app, importers
+from torchloom_core.cli.app import RUNNING, app, importers
 from torchloom_core.cli.found_command import find_command, verb_of
 from torchloom_core.floor.entry_points import entry_points
 from torchloom_core.floor.errors import PluginError
@@ -54,7 +54,7 @@ def _add(groups: Sequence[str], named: Sequence[str], tree: App) -> None:
     for package, point in [at for at in points if _verb(at[1]) in named] or points:
         is_named = _verb(point) in named and _verb(point) not in tree
         try:
-            _register(tree, point, is_named)
+            _register(tree, point, is_named, package)
         except (Exception, SystemExit) as error:
             if is_named and package == _OWN:
                 raise
@@ -73,7 +73,7 @@ def _verb(point: "EntryPoint") -> str:
     return verb_of(point.name) if point.group == _CAPABILITY else point.name
 
 
-def _register(tree: App, point: "EntryPoint", is_named: bool) -> None:
+def _register(tree: App, point: "EntryPoint", is_named: bool, package: str) -> None:
     target: Any
     options: dict[str, Any] = {}
     if point.group == _CAPABILITY:
@@ -92,7 +92,7 @@ def _register(tree: App, point: "EntryPoint", is_named: bool) -> None:
 
             target = command_of(target)
         elif not isinstance(target, App):
-            options["group"] = _OTHERS
+            options["group"] = RUNNING if package == _OWN else _OTHERS
     if _verb(point) in tree:
         raise PluginError("another command has this name")
     tree.command(target, name=_verb(point), **options)

@@ -174,6 +174,12 @@ class Terminate(_Verb, Operation, frozen=True, kw_only=True, tag="terminate"):
     """
 
 
+class StartRole(_Verb, Operation, frozen=True, kw_only=True, tag="start_role"):
+    """The agent of a node starts the program of ``role`` once the present one has ended."""
+
+    role: Name
+
+
 class SetKnobs(_Verb, Operation, frozen=True, kw_only=True, tag="set_knobs"):
     """Apply several values at once, all of them or none: only in a fenced change."""
 

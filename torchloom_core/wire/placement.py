@@ -9,6 +9,12 @@ from torchloom_core.wire.limits import Count, Name, RackName, Rank
 TRAINER = "trainer"
 """The role of workers that name no other."""
 
+NODE_AGENT = "node-agent"
+"""The role of agents that start the programs of their nodes."""
+
+ROLES_LABEL = "roles"
+"""The label of such an agent with the roles that it can start, separated by spaces."""
+
 
 class Position(NamedTuple):
     """A worker's place in its program."""

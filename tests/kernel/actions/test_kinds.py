@@ -5,8 +5,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.kernel.runs import can_be_probed, hello, in_quorum
+from tests.kernel.runs import can_be_probed, hello, in_quorum, node_agent
 from torchloom_core.capabilities.admit import AdmitGroup
+from torchloom_core.capabilities.assign_role import AssignRole
 from torchloom_core.capabilities.cordon import CordonNode
 from torchloom_core.capabilities.drain import DrainGroup
 from torchloom_core.capabilities.evict import EvictGroup
@@ -45,6 +46,7 @@ EXAMPLES = {
     name_of(action): action
     for action in (
         AdmitGroup(group="s"),
+        AssignRole(group="a", to="rollout"),
         DrainGroup(group="b"),
         EvictGroup(group="a", then="replace"),
         ChangeKnob(knob="lr", value=0.2),
@@ -100,6 +102,8 @@ def inputs(name):
         mode = KnobSpec(name="mode", kind="choice", choices=("bf16", "fp32"), fence="run")
         can = ("fenced_change", "rewind")
         return [hello(worker, knobs=(mode,), actuators=can) for worker in ("a-0", "b-0")]
+    if name == "assign_role":
+        return [*(hello(f"{group}-0") for group in "ab"), node_agent("node-a")]
     return [
         *(in_quorum(f"{group}-0", 7) for group in "abc"),
         hello("s-0", state="standby"),

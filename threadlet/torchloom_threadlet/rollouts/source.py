@@ -80,7 +80,7 @@ class RolloutSource:
         self._waited = Waited()
         self._taken: deque[Rollout] = deque()
         self._serial = self._next_position = 0
-        self._depth = self._dropped_stale = 0
+        self._depth = self._dropped_stale = self._rollouts = 0
         self._weights = b""
         if loom is not None:
             self._register(loom, is_count_free=rollouts_per_step is not None)
@@ -98,6 +98,7 @@ class RolloutSource:
         with phase, self._waited:
             while len(self._taken) < count:
                 self._link.until(lambda wait_s: self._take(count, wait_s), "rollouts")
+        self._rollouts += count
         return [self._taken.popleft() for _ in range(count)]
 
     def publish(self, weights: Mapping[str, torch.Tensor]) -> int:
@@ -120,10 +121,11 @@ class RolloutSource:
                 return version
 
     def metrics(self) -> dict[str, float]:
-        """Return the telemetry for ``loom.step``: waiting, depth, drops and version."""
+        """Return the telemetry for ``loom.step``: waiting, depth, batches and version."""
         return {
             **self._waited.metrics(),
             "queue_depth": float(self._depth),
+            "rollouts_total": float(self._rollouts),
             "dropped_stale_total": float(self._dropped_stale),
             "weights_version": float(self.version),
         }

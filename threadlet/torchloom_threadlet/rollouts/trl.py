@@ -26,12 +26,12 @@ class QueuedRollouts(TrainerCallback):  # type: ignore[misc]
     timeout_s : float
         How long to wait for batches, or for a queue that is gone, in seconds.
 
-    Examples
-    --------
-    >>> rollouts = QueuedRollouts()  # doctest: +SKIP
-    >>> trainer = GRPOTrainer(  # doctest: +SKIP
-    ...     model, rollout_func=rollouts, callbacks=[rollouts, TorchLoomCallback()]
-    ... )
+    Notes
+    -----
+    Pass it twice, before the callback that attaches the Trainer::
+
+        rollouts = QueuedRollouts()
+        GRPOTrainer(model, rollout_func=rollouts, callbacks=[rollouts, TorchLoomCallback()])
     """
 
     def __init__(
