@@ -163,6 +163,29 @@ def test_a_stored_run_ends_in_order_and_goes_on_in_other_processes(run, job, und
     assert f"begin {step}" in job.lines()
 
 
+PARKS = ("--memory-every-s", "1000")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["the_same", "other"])
+def test_a_parked_run_goes_on_to_the_bit_in_these_processes(run, undisturbed, elsewhere):
+    job = Job(run).start(*PARKS)
+    try:
+        job.trains()
+        step = suspend(run, "parked")
+        if elsewhere:
+            parked = job.process
+            job.start(*PARKS)
+            assert parked.wait(100) == 0, job.errors()
+            until(lambda: f"begin {step}" in job.lines())
+        else:
+            assert act(run, kind="resume")["result"] == "done"
+        same(job, undisturbed)
+        until(lambda: not run.ask("status")["suspensions"])
+    finally:
+        job.end()
+
+
 @pytest.mark.long
 def test_a_killed_weaver_and_killed_sidecars_leave_a_frozen_run_to_be_resumed(
     run, job, undisturbed

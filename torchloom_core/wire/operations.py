@@ -102,8 +102,14 @@ class Thaw(_Verb, Operation, frozen=True, kw_only=True, tag="thaw"):
 class Park(_Verb, Operation, frozen=True, kw_only=True, tag="park"):
     """Save in the memory of nodes, and free what the state takes; on all suspended ranks at once.
 
-    A resume loads it again.
+    The script's functions are called then, to free what they have.
     """
+
+    takes_s: ClassVar[float] = 600.0
+
+
+class Load(_Verb, Operation, frozen=True, kw_only=True, tag="load"):
+    """Load the state of a parked worker again, on all of them at once; they still wait."""
 
     takes_s: ClassVar[float] = 600.0
 

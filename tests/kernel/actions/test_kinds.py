@@ -107,7 +107,7 @@ def inputs(name):
     return [
         *(in_quorum(f"{group}-0", 7) for group in "abc"),
         hello("s-0", state="standby"),
-        hello("p-0", state="paused", actuators=("drain", "thaw")),
+        hello("p-0", state="paused", actuators=("drain", "thaw", "load")),
         can_be_probed("x-0", state="joining"),
         can_be_probed("y-0", state="joining"),
         hello("v-0", state="standby", actuators=("survey", "rehearse")),

@@ -29,7 +29,9 @@ class ResumePart(TrainerPart[Resume]):
     operation = Resume
 
     def refusal(self, operation: Resume, trainer: Trainer) -> str:
-        """Refuse a standby."""
+        """Refuse a standby, and a worker without its state."""
+        if trainer.process.is_parked:
+            return "its state is not loaded"
         return "the worker is a standby" if trainer.state == "standby" else ""
 
     def do(self, operation: Resume, trainer: Trainer) -> str:

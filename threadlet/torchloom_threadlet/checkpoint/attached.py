@@ -16,6 +16,7 @@ from torchloom_core.wire.start_phases import RESTORE
 from torchloom_threadlet.checkpoint.checkpointer import Checkpointer
 from torchloom_threadlet.checkpoint.loop import UPLOAD_KNOB, LoopState, TrainingLoop
 from torchloom_threadlet.checkpoint.nodes import Nodes
+from torchloom_threadlet.checkpoint.parking import ParkingCheckpointer
 from torchloom_threadlet.checkpoint.saving_ranks import SavingRanks
 from torchloom_threadlet.checkpoint.sources import Sources
 from torchloom_threadlet.checkpoint.tiers import Tier
@@ -116,14 +117,14 @@ def attach_checkpoints(
         )
         tiers.append(Tier(remote_place, options.get("remote_every_s", 3600.0)))
     with worker.starting.phase(RESTORE):
-        checkpointer = Checkpointer(
-            parts,
-            {"loom": LoopState(loom, loop.position)},
-            tiers,
-            _sources(place, remote, nodes, ranks),
-            ranks,
-            loop,
-        )
+        own = {"loom": LoopState(loom, loop.position)}
+        sources = _sources(place, remote, nodes, ranks)
+        if nodes is None or any(map(is_manager, parts)):
+            checkpointer = Checkpointer(parts, own, tiers, sources, ranks, loop)
+        else:
+            checkpointer = worker.parking = ParkingCheckpointer(
+                parts, own, tiers, sources, ranks, loop, nodes=nodes
+            )
     if nodes is not None:
         loop.at_end = nodes.end
     for part in parts:

@@ -110,8 +110,8 @@ class Checkpointer:
         """Have all ranks save, a few steps from now, in all tiers but the remote one."""
         self._wanted |= self.tiers.keys() - {REMOTE}
 
-    def store(self, name: str) -> None:
-        """Save now, in all tiers but the remote one, and wait until it is stored.
+    def store(self, name: str, *only: str) -> None:
+        """Save now, in all tiers but the remote one or in these, and wait until it is stored.
 
         All ranks do it at once, at the same step; ``name`` is of this save alone.
 
@@ -128,10 +128,11 @@ class Checkpointer:
             self._finish_copy()
             if self._loop.saves():
                 self._wait_for_writer(_STORED_S)
-                self._begin(step, [one for one in self.tiers if one != REMOTE], time.monotonic())
+                tiers = only or [one for one in self.tiers if one != REMOTE]
+                self._begin(step, list(tiers), time.monotonic())
                 self._finish_copy()
                 self._wait_for_writer(_STORED_S)
-                if self.tiers[PATH].stored != step:
+                if any(self.tiers[one].stored != step for one in only or (PATH,)):
                     why = f"the checkpoint at step {step} is not stored: see the trainers' log"
         except Exception as error:  # noqa: BLE001 - the others wait for this rank's answer
             why = str(error) or type(error).__name__

@@ -14,6 +14,7 @@ from torchloom_core.checkpoints.storage import LocalFolder, Storage
 from torchloom_threadlet.checkpoint.node_store.address import (
     living_trainers,
     mark_of,
+    park,
     start_store,
     store_folder,
 )
@@ -102,6 +103,19 @@ class Nodes:
         """Return that trainers of another run use this node's memory for the same path, or ""."""
         others = sorted(living_trainers(self.folder) - ours)
         return f"{self.here.name}: another run trains with the same path" if others else ""
+
+    def park(self) -> None:
+        """Note that this rank's process waits: its memory stays, and others may load it."""
+        park(self.folder)
+
+    def come_back(self) -> None:
+        """Note that this rank's process trains again."""
+        with suppress(OSError):
+            start_store(self.folder, self.host)
+
+    def other_trainers(self) -> set[str]:
+        """Return the marks of trainers that use this node's memory, as it is parked."""
+        return living_trainers(self.folder)
 
     def end(self) -> None:
         """Free this node's memory once its trainers have ended: the run is over."""

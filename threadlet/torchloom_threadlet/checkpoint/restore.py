@@ -5,7 +5,7 @@ import time
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch.distributed.checkpoint.api import CheckpointException
@@ -96,6 +96,23 @@ def _restore(
     return None
 
 
+def reload(sources: Sources, name: str, state: TrainingState, ranks: SavingRanks) -> None:
+    """Load a checkpoint again that these ranks have just saved, but not what each rank has alone.
+
+    Raises CheckpointError on all ranks, with nothing changed, if one cannot read it.
+    """
+    loaded, problem = None, ""
+    try:
+        loaded = _read(sources.of(name), name, state, ranks)
+    except Exception as error:  # noqa: BLE001 - the others wait for this rank's answer
+        problem = _line(error, name)
+    if why := next(filter(None, ranks.gather(problem)), ""):
+        raise CheckpointError(why)
+    if loaded is not None:
+        tensors, shared, _ = loaded
+        state.load(tensors, shared, None)
+
+
 def _names(sources: Sources, ranks: SavingRanks, left_out: set[str]) -> set[str]:
     """Return the complete checkpoints of the places, as all ranks know them together."""
     mine, problem, failed = set(), "", {*left_out}
@@ -138,7 +155,7 @@ def _wait_for_last_writer(storage: Storage) -> None:
 
 def _read(
     sources: Sequence[Storage], name: str, state: TrainingState, ranks: SavingRanks
-) -> tuple[dict[str, torch.Tensor], object, object]:
+) -> tuple[dict[str, torch.Tensor], Any, Any]:
     checkpoint, rank = Checkpoint(sources, name), ranks.rank
     shapes, dtypes = {}, {}
     for _, piece in checkpoint.pieces.values():

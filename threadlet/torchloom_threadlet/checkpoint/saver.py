@@ -185,10 +185,10 @@ class Saver:
             return "its writer has ended"
         return ""
 
-    def close(self) -> None:
-        """Have the writer store what is complete, and end; it is not waited for."""
+    def close(self, wait_s: float = 0.0) -> None:
+        """Have the writer store what is complete, and end; it is waited for as long as given."""
         if self._link is not None:
-            self._link.close()
+            self._link.close(wait_s)
         if self._coming is not None:
             self._coming.give_up()
         self._link = self._slots = self._coming = None

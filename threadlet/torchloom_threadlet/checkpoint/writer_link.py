@@ -63,10 +63,10 @@ class WriterLink:
         reason = exit_reason(self._process)
         return reason if self._process.returncode else ""
 
-    def close(self) -> None:
-        """Let the writer store what it has and end; it is not waited for."""
+    def close(self, wait_s: float = 0.0) -> None:
+        """Let the writer store what it has and end; it is waited for as long as given."""
         self._link.close()
         with suppress(subprocess.TimeoutExpired):
-            self._process.wait(0)
+            self._process.wait(wait_s)
         if self._process.stdout is not None:
             self._process.stdout.close()

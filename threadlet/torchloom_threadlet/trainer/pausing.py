@@ -3,22 +3,27 @@
 import math
 import threading
 import time
+from typing import Any
 
 from torchloom_core.wire.messages import WorkerState
 from torchloom_threadlet.identity import Identity
 from torchloom_threadlet.trainer.pause_lease import PauseLease
 from torchloom_threadlet.trainer.reporter import Reporter
 
+_LOOK_S = 0.2
+
 
 class Pausing(Reporter):
     """Begins and ends them.
 
     ``lease``: the present pause; used under the lock of the inbox.
+    ``parking``: the checkpointer, if it can leave the state in the memory of nodes.
     """
 
     def __init__(self, identity: Identity, state: WorkerState) -> None:
         super().__init__(identity, state)
         self.lease = PauseLease()
+        self.parking: Any = None
         self._inbox_lock = threading.Lock()
 
     def announce(self) -> None:
@@ -50,6 +55,11 @@ class Pausing(Reporter):
                 self.lease.release()
             self.announce()
 
+    @property
+    def is_parked(self) -> bool:
+        """Whether the state is in the memory of nodes, and has to be loaded before a step."""
+        return self.parking is not None and bool(self.parking.is_parked)
+
     def is_pause_over(self, cause: str) -> bool:
         """Return whether this verdict's pause was cancelled before it was carried out."""
         with self._inbox_lock:
@@ -61,3 +71,7 @@ class Pausing(Reporter):
             now_s = time.monotonic()
             left_s = self.lease.left_s(now_s)
             return left_s, self.lease.end(now_s) if left_s <= 0 else ""
+
+    def longest_look_s(self) -> float:
+        """Return after how many seconds a waiting worker looks whether it is replaced."""
+        return _LOOK_S if self.is_parked else threading.TIMEOUT_MAX

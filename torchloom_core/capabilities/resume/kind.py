@@ -5,7 +5,7 @@ from typing import cast
 from torchloom_core.capabilities.resume import ResumeRun
 from torchloom_core.live.capability import ActionKind, Output, Plan, Run, Stages, workers_text
 from torchloom_core.live.kernel.actions.run import PAUSING, RESUMING, SUSPENDING, of_role
-from torchloom_core.wire.operations import Resume, Thaw
+from torchloom_core.wire.operations import Load, Resume, Thaw
 from torchloom_core.wire.suspensions import SuspensionChanged
 
 _EARLY = "resumed before all workers had paused"
@@ -18,7 +18,7 @@ class ResumeKind(ActionKind[ResumeRun]):
     """
 
     message = ResumeRun
-    operations = (Thaw, Resume)
+    operations = (Thaw, Load, Resume)
 
     def target(self, action: ResumeRun) -> str:
         """Return the pause."""
@@ -46,8 +46,9 @@ class ResumeKind(ActionKind[ResumeRun]):
     def stages(self, action: ResumeRun, run: Run) -> Stages:
         """Return the stages for all paused workers: that they run again, that they train."""
         rows = run.with_role(run.rows_in("paused"), action.role)
-        frozen = run.suspensions.frozen(rows)
+        frozen, parked = run.suspensions.frozen(rows), run.suspensions.parked(rows)
         found = [run.stage(frozen, Thaw())] if frozen else []
+        found += [run.stage(parked, Load())] if parked else []
         return Stages((*found, run.stage(rows, Resume())))
 
     def calls_off(self, action: ResumeRun) -> tuple[str, str]:
@@ -66,10 +67,20 @@ class ResumeKind(ActionKind[ResumeRun]):
                 pause.give_up(_EARLY)
         return [output for pause in pauses for output in pause.end("")]
 
+    def end(self, plan: Plan, trouble: str, run: Run) -> list[Output]:
+        """Leave a parked run suspended if it could not be loaded."""
+        action = cast(ResumeRun, plan.action)
+        parked = trouble and run.suspensions.parked(run.suspensions.waiting(action.role))
+        return run.suspensions.stay(action.role) if parked else []
+
     def summary(self, action: ResumeRun, plan: Plan, run: Run) -> str:
         """Return how many workers resumed, and what to start."""
-        stored = [one for one in _suspended(action, run) if one.depth == "stored"]
-        texts = [_start_text(one) for one in stored]
+        present = run.in_training()
+        texts = [
+            _start_text(one)
+            for one in _suspended(action, run)
+            if not run.with_role(present, one.role)
+        ]
         if plan.commands:
             texts.insert(0, f"{workers_text(plan)} resumed")
         return "; ".join(texts) or "the pause was called off"

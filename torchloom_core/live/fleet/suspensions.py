@@ -14,8 +14,8 @@ from torchloom_core.wire.suspensions import SuspensionChanged, key_of
 SUSPENSION_OVER = "suspension_over"
 """Kind of the notice of a suspension that ended, and was not resumed."""
 
-_THAW, _FREEZE = "thaw", "freeze"
-"""What the sidecar of a stopped trainer can do, and that of a running one."""
+_THAW, _FREEZE, _LOAD = "thaw", "freeze", "load"
+"""What the sidecar of a stopped trainer can do, that of a running one, and a parked trainer."""
 
 
 class Suspensions:
@@ -70,6 +70,18 @@ class Suspensions:
         """Return those of the rows whose processes are stopped."""
         return [row for row in rows if _THAW in self._fleet.hello[row].actuators]
 
+    def parked(self, rows: Iterable[int]) -> list[int]:
+        """Return those of the rows that have to load their state."""
+        return [row for row in rows if _LOAD in self._fleet.hello[row].actuators]
+
+    def stay(self, role: str) -> list[Output]:
+        """Record that what was being resumed stays suspended."""
+        found: list[Output] = []
+        for one in list(self.table.values()):
+            if role in ("", one.role) and one.state == "resuming":
+                found += self._put(msgspec.structs.replace(one, state="suspended"))
+        return found
+
     def begin(
         self, role: str, depth: Depth, verdict: str, step: int, rows: Iterable[int], now_ns: int
     ) -> list[Output]:
@@ -97,11 +109,11 @@ class Suspensions:
         return found
 
     def react(self, message: Exit) -> list[Output]:
-        """Resume the others if a suspended worker has ended, unless nothing was left of it."""
+        """Resume the others if a stopped worker has ended, which had its state."""
         identity = message.worker, message.incarnation
         found: list[Output] = []
         for one in list(self.table.values()):
-            if identity in one.workers and one.depth != "stored" and one.state == "suspended":
+            if identity in one.workers and one.depth == "frozen" and one.state == "suspended":
                 why = f"{message.worker} has ended"
                 found += self._put(msgspec.structs.replace(one, state="resuming", why=why))
                 found.append(_notice(one, f"is resumed: {why}"))
@@ -131,7 +143,7 @@ class Suspensions:
             due = [r for r in rows if self._fleet.hello[r].worker not in on_the_way]
             if one.state == "resuming":
                 lacking += [(row, Thaw()) for row in self.frozen(due)]
-                lacking += [(row, Resume()) for row in due]
+                lacking += [(row, Resume()) for row in due if row not in self.parked(due)]
             elif one.depth == "frozen":
                 able = [r for r in due if _FREEZE in self._fleet.hello[r].actuators]
                 lacking += [(row, Freeze()) for row in able]
@@ -145,7 +157,7 @@ class Suspensions:
         for role in sorted({self._fleet.hello[row].role for row in rows} - busy):
             if self.of({role}) is None:
                 of_role = self.waiting(role)
-                depth: Depth = "frozen" if self.frozen(of_role) else "parked"
+                depth: Depth = "parked" if self.parked(of_role) else "frozen"
                 found += self.begin(role, depth, "", -1, of_role, now_ns)
         return found
 
@@ -157,7 +169,7 @@ class Suspensions:
         rows = [r for r, of in enumerate(fleet.hello) if one.role in ("", of.role)]
         trains = any(fleet.state[r] == "training" for r in rows)
         ended = all(map(fleet.is_over, rows))
-        if one.depth == "stored":
+        if one.depth != "frozen":
             over, why = trains, ""
         else:
             over = trains or (ended and bool(rows))

@@ -24,7 +24,7 @@ from torchloom_threadlet.checkpoint.node_store.address import (
     StoreRecord,
     free_left_overs,
     held,
-    living_trainers,
+    living_processes,
     read_record,
 )
 from torchloom_threadlet.checkpoint.node_store.serving import Service
@@ -60,7 +60,7 @@ class NodeStore:
         self._listening = _listen(host, before.port if before is not None else 0)
         secret = before.secret if before is not None else secrets.token_hex(32)
         self._service = Service(LocalFolder(folder), secret)
-        self._trainers = living_trainers(folder)
+        self._trainers = living_processes(folder)
         port = self._listening.getsockname()[1]
         _write_record(folder, StoreRecord(host=host, port=port, secret=secret, pid=os.getpid()))
 
@@ -90,7 +90,7 @@ class NodeStore:
         return False
 
     def _is_over(self) -> bool:
-        service, trainers = self._service, living_trainers(self._folder)
+        service, trainers = self._service, living_processes(self._folder)
         if trainers - self._trainers:
             service.has_ended = False  # the run goes on
         self._trainers = trainers

@@ -20,7 +20,7 @@ STORE_FILE = "store.json"
 STARTED = b"started"
 LINGER_S = 1800.0
 
-_LOCK, _TRAINER = ".starting", ".trainer-"
+_LOCK, _TRAINER, _PARKED = ".starting", ".trainer-", ".parked-"
 _MODULE = "torchloom_threadlet.checkpoint.node_store"
 _MEMORY = Path("/dev/shm")
 _START_S, _LOOK_S = 20.0, 0.02
@@ -78,6 +78,7 @@ def start_store(
     with held(folder, _START_S):
         if by_trainer:
             (folder / mark_of(os.getpid())).touch()
+            (folder / mark_of(os.getpid(), _PARKED)).unlink(missing_ok=True)
         record = read_record(folder)
         if record is None or record.host != host or not _runs(record.pid):
             _start(folder, host, linger_s)
@@ -94,12 +95,23 @@ def read_record(folder: Path) -> StoreRecord | None:
     return None
 
 
-def living_trainers(folder: Path) -> set[str]:
+def park(folder: Path) -> None:
+    """Note that this process, one of the folder's trainers, keeps its state there and waits."""
+    (folder / mark_of(os.getpid(), _PARKED)).touch()
+    (folder / mark_of(os.getpid())).unlink(missing_ok=True)
+
+
+def living_processes(folder: Path) -> set[str]:
+    """Return the marks of the trainers that run, and of those that are parked."""
+    return living_trainers(folder) | living_trainers(folder, _PARKED)
+
+
+def living_trainers(folder: Path, kind: str = _TRAINER) -> set[str]:
     """Return the marks of the trainers that run; those of ended ones are removed."""
     living = set()
-    for path in folder.glob(f"{_TRAINER}*"):
-        pid = path.name.removeprefix(_TRAINER).partition("-")[0]
-        if pid.isdecimal() and path.name == mark_of(int(pid)):
+    for path in folder.glob(f"{kind}*"):
+        pid = path.name.removeprefix(kind).partition("-")[0]
+        if pid.isdecimal() and path.name == mark_of(int(pid), kind):
             living.add(path.name)
         else:
             path.unlink(missing_ok=True)
@@ -113,7 +125,7 @@ def free_left_overs(memory: Path, linger_s: float) -> None:
             is_old = time.time() - folder.stat().st_mtime > linger_s
             record = read_record(folder)
             is_served = record is not None and _runs(record.pid)
-            if is_old and not is_served and not living_trainers(folder):
+            if is_old and not is_served and not living_processes(folder):
                 shutil.rmtree(folder)
 
 
@@ -176,13 +188,13 @@ def _of_user() -> str:
     return f"torchloom-store-{os.getuid()}-"
 
 
-def mark_of(pid: int) -> str:
+def mark_of(pid: int, kind: str = _TRAINER) -> str:
     """Return the name of a trainer's mark: its process id, and when it started."""
     with suppress(OSError):
         fields = Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()
         if fields[0] != "Z":
-            return f"{_TRAINER}{pid}-{fields[19]}"
-    return f"{_TRAINER}{pid}-ended"
+            return f"{kind}{pid}-{fields[19]}"
+    return f"{kind}{pid}-ended"
 
 
 def _runs(pid: int) -> bool:
