@@ -1,5 +1,9 @@
+import subprocess
+import sys
+
 import pytest
 
+from tests.deadlines import DEADLINE_S
 from tests.pipeline.fleet import assert_same, undisturbed
 from tests.waiting import until
 
@@ -32,6 +36,23 @@ def test_a_new_worker_takes_the_place_of_a_killed_one(fleet):
     seen = {step: loss for step, loss in five.losses("w4").items() if loss == loss}
     assert seen.items() <= losses.items()
     assert_same(found, weights)
+
+
+@pytest.mark.long
+def test_a_lost_layer_ends_the_others_with_one_line_that_names_it(fleet, tmp_path):
+    two = fleet(2)
+    two.start(1000, "w0", replicas=1)
+    last = f"main('w1', {two.address!r}, 1000, {str(tmp_path)!r}, replicas=1)"
+    command = [sys.executable, "-c", f"from tests.pipeline.live_worker import main; {last}"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as left:
+        two.kill("w0", after_step=3)
+        _, errors = left.communicate(timeout=DEADLINE_S)
+    assert left.returncode == 1
+    assert "Traceback" not in errors
+    assert errors.splitlines()[-1] == (
+        "torchloom: w1: layers 0, 1, 2: all workers that held them have ended; start again from "
+        "a checkpoint"
+    )
 
 
 @pytest.mark.long

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch._C._distributed_c10d import Store, TCPStore
 
-from torchloom_core.floor.errors import ConfigError
+from torchloom_core.floor.errors import ConfigError, PipelineError
 from torchloom_core.wire.assignment import Assignment, Stage
 from torchloom_core.wire.generations import Begin, Fault, Halt, Join, Leave, Stopped
 from torchloom_threadlet.attachment import attach_once
@@ -95,10 +95,9 @@ class Pipeline:
 
         Raises
         ------
-        PipelineError
-            If no assignment is possible any more.
         SystemExit
-            With status 0, in a loop that continues after the drain.
+            With the reason and status 1 if no assignment is possible any more, or this worker is
+            refused; with status 0 in a loop that continues after the drain.
         """
         if self._has_left:
             _logger.warning("%s has been drained: exiting with status 0", self.loom.worker)
@@ -107,6 +106,8 @@ class Pipeline:
             has_trained = self._worker.step(batch)
         except UserCodeError as error:
             raise error.error from None
+        except PipelineError as error:
+            raise SystemExit(f"torchloom: {error}") from None
         if not has_trained:
             return None
         losses = self._worker.losses

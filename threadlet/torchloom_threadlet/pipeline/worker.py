@@ -268,7 +268,7 @@ class Worker:
             name = checkpoints.new_name() if checkpoints is not None else ""
             self._group.store.set(_CHECKPOINTS, name)
         if checkpoints is not None:
-            self._save_name = self._group.store.get(_CHECKPOINTS).decode()
+            self._save_name = self._group.get(_CHECKPOINTS).decode()
 
     def _load(self, missing: Mapping[int, Layer]) -> None:
         """Load the layers with which a new run begins from its checkpoint."""
@@ -308,7 +308,7 @@ class Worker:
             self._group.store.set(f"{_STANDING}/{self._name}", self._adapter.standing())
         sources = [one.source for one in copies if one.target == self._name]
         if self._is_behind and sources:
-            standing = self._group.store.get(f"{_STANDING}/{sources[0]}")
+            standing = self._group.get(f"{_STANDING}/{sources[0]}")
             self._adapter.take_over(standing.decode())
         self._is_behind = False
 
