@@ -57,7 +57,10 @@ def train(
             time.monotonic() < end_s or (for_s and len(play.lines()) < steps)
         ):
             time.sleep(chance.expovariate(1 / kill_every_s))
-            kills += bool(play.kill(chance))
+            if play.kill(chance):
+                kills += 1
+                with (folder / "kills.log").open("a") as log:
+                    log.write(f"{time.time()}\n")
         failed = bool(for_s) and trainer.poll() is not None
         if not for_s:
             failed = trainer.wait() != 0

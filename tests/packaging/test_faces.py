@@ -12,7 +12,8 @@ ROOT = Path(__file__).parents[2]
 FACES = {
     "torchloom_core.plugin": """
         CHECKPOINT_TIERS MAX_ORDER SECOND_NS TRAFFIC_NEEDS UNSAVED_WORK
-        ActedOn Action AdmitGroup Alert AssignRole ChangeKnob ChangeKnobs CollectDump ConfigError CordonNode
+        ActedOn Action AdmitGroup Alert AssignRole ChangeKnob ChangeKnobs CollectDump ConfigError
+        CordonNode
         CordonOver Costs Delivery DrainGroup Effector EvictGroup Example Fault FleetView Floats
         Forecast Guard Hazard Ints
         KnobSpec KnobValue

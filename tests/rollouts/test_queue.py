@@ -96,3 +96,12 @@ def test_older_weights_replace_no_newer_ones():
     queue.publish(2, b"new")
     queue.publish(1, b"old")
     assert queue.weights == (2, b"new")
+
+
+def test_a_worker_that_answers_no_prompts_gets_no_more():
+    queue, _ = queue_of("r", "s")
+    while queue.give("r", 4096):
+        pass
+    (given,) = queue.give("s", 1)
+    put(queue, "r", 0, positions=tuple(range(4096)))
+    assert queue.give("r", 4096)[0] == given + 1 == 65_537

@@ -9,6 +9,8 @@ import msgspec
 from torchloom_core.wire.rollouts import Batch, Batches, Done, Hello, Put, Take
 
 _MOST_CLIENTS = 4096
+_MOST_UNANSWERED = 65_536
+"""Prompts that a client has, at most, before it answers some."""
 
 
 class QueueLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,13 +95,18 @@ class RolloutQueue:
             self._give_back(client)
 
     def give(self, name: str, count: int) -> tuple[int, ...]:
-        """Return the positions of the next prompts, those that were given back first."""
+        """Return the positions of the next prompts, those that were given back first.
+
+        None are given to a client that has too many without an answer.
+        """
+        client = self._clients.setdefault(name, _Client())
+        if len(client.positions) + count > _MOST_UNANSWERED:
+            return ()
         given = [heapq.heappop(self._returned) for _ in range(min(count, len(self._returned)))]
         new = range(self._next_position, self._next_position + count - len(given))
         self._next_position = new.stop
         positions = (*given, *new)
-        if (client := self._clients.get(name)) is not None:
-            client.positions.update(positions)
+        client.positions.update(positions)
         return positions
 
     def earlier_put(self, name: str, put: Put) -> Done | None:

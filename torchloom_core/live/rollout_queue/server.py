@@ -128,7 +128,7 @@ class _Connection:
             case Fetch():
                 await self._fetch(request)
             case Prompts():
-                await self._answer(Given(positions=self._queue.give(self._name, request.count)))
+                await self._give(request)
             case Hello():
                 raise msgspec.ValidationError("need one hello a connection")
 
@@ -187,6 +187,11 @@ class _Connection:
             await self._answer(Weights(version=version), [body])
         else:
             await self._answer(Weights())
+
+    async def _give(self, prompts: Prompts) -> None:
+        positions = self._queue.give(self._name, prompts.count)
+        why = "prompts: too many have no answer: put a batch with its positions"
+        await self._answer(Given(positions=positions) if positions else Refused(why=why))
 
     async def _request(self) -> FromClient:
         header, body = LENGTHS.unpack(await self._reader.readexactly(LENGTHS.size))
