@@ -32,7 +32,8 @@ class RoleBalancePolicy:
 
     Configure it for two roles, such as ``roles = ["trainer", "rollout"]``, with a rollout queue
     between them. A role is *idle* for the share of its time in which its workers wait for the
-    queue; rollouts that were dropped for their age count as idle time of those that made them.
+    queue. Trainers step together: that of the one that waits longest counts. Of rollout workers
+    the mean counts, and rollouts that were dropped for their age count as idle time.
 
     Throughput x is that of the slower role. A role of n workers with idle share w could do
     x / (1 - w), and with m workers m / n times that; with k workers moved from the role d to r
@@ -137,15 +138,17 @@ def _measured(view: FleetView, roles: Mapping[str, list[int]], window_s: float) 
     waited = _increase(view.window(_WAITED, window_s)) / view.tick_s
     taken = _increase(view.window(_TAKEN, window_s), per_tick=False)
     dropped = _increase(view.window(_DROPPED, window_s), per_tick=False)
-    lost = np.nanmax(dropped, initial=0.0)
-    used = lost / max(lost + np.nansum(taken), 1.0)
+    in_vain = np.nanmax(dropped, initial=0.0)
+    lost = in_vain / max(in_vain + np.nansum(taken), 1.0)
     states = []
     for role, rows in roles.items():
         shares = np.clip(waited[rows], 0.0, 1.0)
-        known = np.isfinite(shares)
-        mean = float(shares[known].mean()) if known.any() else np.nan
-        is_maker = not np.isfinite(taken[rows]).any()
-        idle = 1.0 - (1.0 - mean) * (1.0 - used) if is_maker else mean
+        known = shares[np.isfinite(shares)]
+        idle = np.nan
+        if known.size and np.isfinite(taken[rows]).any():
+            idle = float(known.max())
+        elif known.size:
+            idle = float(1.0 - (1.0 - known.mean()) * (1.0 - lost))
         waits = dict(zip(rows, np.nan_to_num(shares).tolist(), strict=True))
         states.append(_State(role, len(rows), idle, waits))
     return sorted(states, key=lambda state: (state.idle, state.role))

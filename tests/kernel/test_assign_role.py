@@ -1,11 +1,13 @@
 """A node gets another role: what is refused, and the order of its commands."""
 
+from dataclasses import replace
+
 import pytest
 
-from tests.kernel.runs import hello, node_agent
+from tests.kernel.runs import START_NS, Calls, active, hello, make_kernel, node_agent
 from torchloom_core.capabilities.assign_role import AssignRole
 from torchloom_core.testing.small_run import SmallRun
-from torchloom_core.wire.decisions import Issue, Outcome, Verdict
+from torchloom_core.wire.decisions import Issue, Notice, Outcome, Verdict
 from torchloom_core.wire.operations import Drain, StartRole
 
 TRAINERS = tuple(hello(f"{group}-0") for group in "ab")
@@ -61,3 +63,14 @@ def test_what_cannot_be_done_is_refused(hellos, group, to, why):
     (verdict,) = (one for one in outputs if isinstance(one, Verdict))
     assert why in verdict.reason
     assert not [one for one in outputs if isinstance(one, Issue)]
+
+
+def test_no_policy_has_to_see_agents():
+    kernel = make_kernel([replace(active("calls", Calls(lambda view: ())), roles=("trainer",))])
+
+    def noticed(hello):
+        outputs = kernel.step(hello, START_NS)
+        return any(isinstance(one, Notice) and one.kind == "role" for one in outputs)
+
+    assert not noticed(node_agent("node-a"))
+    assert noticed(rollout("b"))

@@ -51,6 +51,12 @@ def test_nothing_moves_if(waits, what):
     assert not moves(policy(), 4, 2, trainers_wait=waits[0], rollouts_wait=waits[1]), what
 
 
+def test_of_trainers_the_one_that_waits_longest_counts():
+    waits = {"trainers_wait": [0.1, 0.75, 0.0, 0.1], "rollouts_wait": 0.0}
+    proposals = moves(policy(), 4, 2, **waits)
+    assert [one.action.group for one in proposals] == ["g1", "g0"]
+
+
 def test_the_last_group_of_a_role_stays():
     assert not moves(policy(), 1, 5, trainers_wait=0.9, rollouts_wait=0.0)
 

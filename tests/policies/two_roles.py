@@ -11,7 +11,8 @@ def fleet(trainers, rollouts, *, trainers_wait, rollouts_wait, now_s, dropped=0.
     """Show workers that wait for these shares of their time, and take a rollout a second."""
     roles = ["trainer"] * trainers + ["rollout"] * rollouts
     ticks = np.arange(TICKS, dtype=float)
-    waits = [trainers_wait] * trainers + [rollouts_wait] * rollouts
+    each = trainers_wait if isinstance(trainers_wait, list) else [trainers_wait] * trainers
+    waits = [*each, *[rollouts_wait] * rollouts]
     takes = [1.0] * trainers + [np.nan] * rollouts
     drops = [dropped] * trainers + [np.nan] * rollouts
     return view_of(

@@ -18,6 +18,7 @@ from torchloom_core.wire.decisions import Notice, Output, PolicyFailed, Proposal
 from torchloom_core.wire.events import PredictorFailed
 from torchloom_core.wire.limits import MAX_TEXT
 from torchloom_core.wire.messages import Hello
+from torchloom_core.wire.placement import NODE_AGENT
 
 MAX_PROPOSALS = 10_000
 
@@ -93,7 +94,7 @@ class PolicyHost:
         """Report once that there are policies, but none that sees the workers of a role."""
         role = hello.role
         seen = [not one.roles or role in one.roles for one in self._policies]
-        if any(seen) or not seen or role in self._unseen:
+        if any(seen) or not seen or role in self._unseen | {NODE_AGENT}:
             return []
         self._unseen.add(role)
         text = f"no policy sees role {role}, the role of {hello.worker}: [roles.{role}.policies]"
