@@ -38,6 +38,7 @@ from torchloom_core.capabilities.migrate import Migrate
 from torchloom_core.capabilities.pause import PauseRun
 from torchloom_core.capabilities.preview import PreviewChange
 from torchloom_core.capabilities.probe import ProbeLinks
+from torchloom_core.capabilities.regroup import RegroupWorkers
 from torchloom_core.capabilities.resume import ResumeRun
 from torchloom_core.capabilities.rewind import RewindRun
 from torchloom_core.capabilities.uncordon import UncordonNode
@@ -71,6 +72,7 @@ from torchloom_core.interface.needs import (
     NeedForecast,
     NeedLabels,
     NeedNotes,
+    NeedOffers,
     NeedPast,
     PolicyNeed,
     PredictorNeed,
@@ -82,6 +84,7 @@ from torchloom_core.interface.outlook import (
     Standbys,
     unsaved_work_s,
 )
+from torchloom_core.interface.programs import SplitProgram
 from torchloom_core.interface.reserve import Reserve
 from torchloom_core.interface.run_failures import RunFailures
 from torchloom_core.interface.traffic import TRAFFIC_NEEDS, Traffic
@@ -138,6 +141,7 @@ __all__ = [
     "NeedForecast",
     "NeedLabels",
     "NeedNotes",
+    "NeedOffers",
     "NeedPast",
     "NotNegative",
     "Note",
@@ -156,6 +160,7 @@ __all__ = [
     "ProbeLinks",
     "Proposal",
     "Registry",
+    "RegroupWorkers",
     "Reserve",
     "ResumeRun",
     "RewindRun",
@@ -163,6 +168,7 @@ __all__ = [
     "RunFailures",
     "SaveCheckpoint",
     "Share",
+    "SplitProgram",
     "Standbys",
     "Subscription",
     "Traffic",

@@ -20,8 +20,10 @@ from torchloom_core.cli.weaver_client import fetch_status, open_client
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.floor.errors import RequestError
 from torchloom_core.floor.plain_text import printable
+from torchloom_core.floor.suggest import listed
 from torchloom_core.live.trajectory.summaries import summarise
 from torchloom_core.wire.operator import Status, WorkerStatus
+from torchloom_core.wire.programs import ProgramStatus
 
 if TYPE_CHECKING:
     from torchloom_core.live.transport import ControlClient
@@ -136,6 +138,7 @@ def render(status: Status, metrics: Sequence[str] = (), error: str = "") -> Rend
         parts.append(_knobs_waiting(status))
     if status.flights:
         parts.append(_flights(status))
+    parts += [_program(program) for program in status.programs]
     if status.plugins:
         parts.append(_plugins(status))
     if status.lighthouse:
@@ -143,6 +146,30 @@ def render(status: Status, metrics: Sequence[str] = (), error: str = "") -> Rend
     if status.trajectory:
         parts.append(Text(f"trajectory: {status.trajectory}", style="dim"))
     return Group(*parts)
+
+
+def _program(program: ProgramStatus) -> Text:
+    """Return the generation of a program that is split over workers, and what is at risk."""
+    outlook, role = program.outlook, printable(program.role)
+    present = outlook.assignment
+    if present is None:
+        return Text(f"{role}: no generation yet, {outlook.waits_for} workers are missing", "yellow")
+    parts = len(present.workers)
+    text = Text(
+        f"{role}: generation {present.generation} ({printable(present.why)}), {outlook.phase}, "
+        f"{parts} workers with a part, {len(outlook.standbys)} standbys"
+    )
+    if single := present.single_copies():
+        text.append(f"; one worker alone holds layers {listed([*map(str, single)])}", "bold red")
+    if lost := [str(number) for number, held in enumerate(present.experts) if not held]:
+        text.append(f"; experts {listed(lost)} are left out", "red")
+    for worker, slower in outlook.slowness.items():
+        text.append(f"; {printable(worker)} takes {slower:.1f} times as long", "yellow")
+    if outlook.offer is not None:
+        text.append(f"; offered: {printable(outlook.offer.why)}", "cyan")
+    if not program.reachable:
+        text.append("; the rendezvous cannot be reached: last known", "red")
+    return text
 
 
 def _cordon(node: str, status: Status) -> str:

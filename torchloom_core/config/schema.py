@@ -20,6 +20,8 @@ UpToADay = Annotated[float, msgspec.Meta(ge=0.001, le=86_400)]
 Host = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9:][A-Za-z0-9._:%-]*\Z")]
 """A name or an address, as it stands in a URL."""
 
+HostAndPort = Annotated[str, msgspec.Meta(pattern=r"\A((\[[0-9A-Fa-f:.]+\]|[^\s:]+):\d{1,5})?\Z")]
+
 
 class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``[run]``: which training job this Weaver controls."""
@@ -59,6 +61,12 @@ class Lighthouse(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     heartbeat_timeout_s: UpToADay = 5.0
     quorum_tick_s: UpToADay = 0.1
     order: tuple[Name, ...] = ()
+
+
+class Rendezvous(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``[rendezvous]``: the rendezvous of trainers that are split over workers."""
+
+    address: HostAndPort = ""
 
 
 class Dashboard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -180,6 +188,7 @@ class Role(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Maximum share of its groups that are moved at once; absent: that of ``[arbiter]``."""
     price: Positive = 1.0
     """What a GPU-second of the role is worth, in GPU-seconds."""
+    rendezvous: HostAndPort = ""
     policies: dict[str, dict[str, Any]] = {}
 
 
@@ -290,6 +299,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     weaver: Weaver = Weaver()
     broker: Broker = Broker()
     lighthouse: Lighthouse | None = None
+    rendezvous: Rendezvous = Rendezvous()
     dashboard: Dashboard = Dashboard()
     costs: Costs = Costs()
     arbiter: Arbiter = Arbiter()

@@ -23,6 +23,7 @@ from torchloom_core.interface.needs import (
     NeedForecast,
     NeedLabels,
     NeedNotes,
+    NeedOffers,
     NeedPast,
     PolicyNeed,
 )
@@ -50,7 +51,7 @@ _METHODS: dict[Kind, tuple[str, str]] = {
 }
 
 _NEEDS: dict[Kind, tuple[type[msgspec.Struct], ...]] = {
-    "policy": (Need, NeedFaults, NeedPast, NeedLabels, NeedNotes, NeedForecast),
+    "policy": (Need, NeedFaults, NeedPast, NeedLabels, NeedNotes, NeedForecast, NeedOffers),
     "predictor": (Need, NeedFaults, NeedPast, NeedLabels),
 }
 

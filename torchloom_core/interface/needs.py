@@ -132,8 +132,23 @@ class NeedForecast(msgspec.Struct, frozen=True):
     skilled: bool = False
 
 
+class NeedOffers(msgspec.Struct, frozen=True):
+    """That the policy decides on planned changes of programs that are split over workers.
+
+    While such a policy acts on a role, its rendezvous makes no planned change by itself.
+
+    Examples
+    --------
+    >>> from torchloom_core.plugin import NeedOffers
+    >>> NeedOffers()
+    NeedOffers()
+    """
+
+
 PredictorNeed: TypeAlias = Need | NeedFaults | NeedPast | NeedLabels
-PolicyNeed: TypeAlias = Need | NeedFaults | NeedPast | NeedLabels | NeedNotes | NeedForecast
+PolicyNeed: TypeAlias = (
+    Need | NeedFaults | NeedPast | NeedLabels | NeedNotes | NeedForecast | NeedOffers
+)
 
 
 def windows_s(needs: Iterable[PolicyNeed]) -> dict[str, float]:

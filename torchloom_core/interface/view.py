@@ -12,6 +12,7 @@ from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.interface import view_of_roles as parts
 from torchloom_core.interface.arrays import Floats, Ints
 from torchloom_core.interface.links import Links, LinksOf, links_among
+from torchloom_core.interface.programs import SplitProgram
 from torchloom_core.interface.view_parts import (
     Conditions,
     KnownFaults,
@@ -77,6 +78,8 @@ class FleetView:
         The report of torchLoom's lighthouse; None without one.
     can_be_probed : (workers,) bool
         Whether links from and to the worker can be probed.
+    programs : mapping of str to SplitProgram
+        Programs that are split over workers, by role.
 
     Examples
     --------
@@ -129,6 +132,7 @@ class FleetView:
         self.faults, self.faults_of = faults
         self.cordoned = cordoned
         self.lighthouse = lighthouse
+        self.programs: Mapping[str, SplitProgram] = {}
         self._metrics = metrics
         self._forecasts = forecasts
         self._links_of = links_of
@@ -216,6 +220,7 @@ class FleetView:
             "faults": faults.all(self.faults),
             "faults_of": faults.by_place(self.faults_of),
             "lighthouse": parts.lighthouse_of(self.lighthouse, rows),
+            "programs": {r: p for r, p in self.programs.items() if r in roster.role},
             "_knob_values": tuple(self._knob_values[row] for row in rows.tolist()),
             "_metrics": parts.MetricsOf(self._metrics, rows),
             "_forecasts": {n: parts.forecast_of(f, workers) for n, f in self._forecasts.items()},

@@ -9,6 +9,7 @@ from torchloom_core.wire.actions import Action
 from torchloom_core.wire.commands import AckStatus, Command
 from torchloom_core.wire.limits import KnobValue, KnobValues, Text
 from torchloom_core.wire.plans import Plan
+from torchloom_core.wire.programs import ChangeWanted
 from torchloom_core.wire.steering import Steer
 from torchloom_core.wire.suspensions import SuspensionChanged
 
@@ -303,6 +304,7 @@ Output = (
     | Withdrawal
     | PauseChanged
     | SuspensionChanged
+    | ChangeWanted
     | Steer
     | ForecastWanted
     | InputFailed

@@ -15,6 +15,7 @@ from torchloom_core.wire.limits import Count, Int64, LaunchId
 from torchloom_core.wire.links import Link
 from torchloom_core.wire.messages import Exit, Hello, Note
 from torchloom_core.wire.plans import Flight, Granted, Plan, Watch
+from torchloom_core.wire.programs import ProgramSeen
 from torchloom_core.wire.requests import Request
 from torchloom_core.wire.steering import LighthouseView
 from torchloom_core.wire.suspensions import SuspensionChanged
@@ -236,5 +237,6 @@ Input = (
     | DeliveryStatus
     | Recovered
     | RecordingGap
+    | ProgramSeen
 )
 """All inputs of the kernel except telemetry batches."""

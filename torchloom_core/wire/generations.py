@@ -216,6 +216,8 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True, tag="outlook"):
         Standbys that take no part: a change has named them.
     answered : Answered
         What became of the last change.
+    cause : str
+        Why the last generation ended, such as a death; empty if that was planned.
     """
 
     phase: ShortText
@@ -232,6 +234,7 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True, tag="outlook"):
     offer: Offer | None = None
     left_out: tuple[Name, ...] = ()
     answered: Answered = Answered()
+    cause: ShortText = ""
 
 
 class Stop(msgspec.Struct, frozen=True, kw_only=True, tag="stop"):

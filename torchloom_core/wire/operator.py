@@ -46,6 +46,7 @@ from torchloom_core.wire.limits import (
 )
 from torchloom_core.wire.messages import KnobSpec
 from torchloom_core.wire.placement import TRAINER
+from torchloom_core.wire.programs import ProgramStatus
 from torchloom_core.wire.suspensions import SuspensionChanged
 
 READS = frozenset({"status", "knobs"})
@@ -290,6 +291,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     controller: str = ""
     control_until_ns: int = 0
     step_time_s: float | None = None
+    programs: tuple[ProgramStatus, ...] = ()
 
 
 class KnobTable(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,7 +14,8 @@ METHODS = sorted(
     name for name, found in vars(ActionKind).items() if callable(found) and name[0] != "_"
 )
 UNASKED = {
-    "alert_text", "cordons", "describe", "restored", "shortfall", "subject", "undone", "warning"
+    "alert_text", "cordons", "describe", "is_done", "restored", "shortfall", "subject", "undone",
+    "warning",
 }  # fmt: skip
 
 

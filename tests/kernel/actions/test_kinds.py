@@ -5,6 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tests.kernel.programs import program_seen
 from tests.kernel.runs import can_be_probed, hello, in_quorum, node_agent
 from torchloom_core.capabilities.admit import AdmitGroup
 from torchloom_core.capabilities.assign_role import AssignRole
@@ -112,6 +113,7 @@ def inputs(name):
         can_be_probed("y-0", state="joining"),
         hello("v-0", state="standby", actuators=("survey", "rehearse")),
         Request(id="r0", want=Propose(action=CordonNode(node="node-c"))),
+        program_seen(),
     ]
 
 
@@ -126,6 +128,7 @@ for _name in installed():
         },
     )
 globals()["Test_pause"].test_it_is_carried_out = None  # its outcome waits for telemetry
+globals()["Test_regroup"].test_it_is_carried_out = None  # and its own for a rendezvous
 
 
 def test_a_capability_that_cannot_be_loaded_is_named_before_a_run_depends_on_it(monkeypatch):

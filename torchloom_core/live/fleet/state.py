@@ -18,6 +18,7 @@ from torchloom_core.live.fleet.crash_loops import CrashLoops
 from torchloom_core.live.fleet.fault_log import FaultLog
 from torchloom_core.live.fleet.intake import Intake, NewestBatches
 from torchloom_core.live.fleet.links import MeasuredLinks
+from torchloom_core.live.fleet.programs import Programs
 from torchloom_core.live.fleet.rings import Rings
 from torchloom_core.live.fleet.samples import SampleStretch, SampleTable
 from torchloom_core.live.fleet.workers import Workers
@@ -38,6 +39,8 @@ class FleetState(Workers):
 
     Attributes
     ----------
+    costs : Costs
+        What failures and actions cost, from the config.
     cordons : Cordons
         Cordoned nodes.
     fault_log : FaultLog
@@ -46,6 +49,8 @@ class FleetState(Workers):
         Measured links between workers.
     crash_loops : CrashLoops
         Ranks that the launcher restarts and that end before they attach.
+    programs : Programs
+        Programs that are split over workers.
     """
 
     def __init__(
@@ -61,13 +66,14 @@ class FleetState(Workers):
         self._predictors = tuple({need.predictor: None for need in forecasts_read(needs)})
         self._notes: dict[str, dict[int, Note]] = {kind: {} for kind in notes_read(needs)}
         self._tick_s = tick_s
-        self._costs = costs
+        self.costs = costs
         self._table_rows: tuple[tuple[str, ...], NDArray[np.intp]] = ((), np.zeros(0, np.intp))
         self._roster: Roster | None = None
         self.cordons = Cordons()
         self.fault_log = FaultLog(fault_memory_s(needs))
         self.links = MeasuredLinks()
         self.crash_loops = CrashLoops()
+        self.programs = Programs()
 
     def register(self, hello: Hello, ts_ns: int) -> bool:
         """Register a hello; return whether it begins an incarnation."""
@@ -236,6 +242,7 @@ class FleetState(Workers):
     ) -> FleetView:
         """Return the view for policies at this tick."""
         view = self._view(now_ns, forecasts, self._intake.metrics, tuple(self.knobs))
+        view.programs = self.programs.of
         if lighthouse is not None:
             view.lighthouse = self.quorums.seen_by(lighthouse)
         return view
@@ -259,7 +266,7 @@ class FleetState(Workers):
         return FleetView(
             now_ns=now_ns,
             tick_s=self._tick_s,
-            costs=self._costs,
+            costs=self.costs,
             roster=self.roster,
             conditions=Conditions(tuple(self.state), *self.times.columns(now_ns, workers)),
             metrics=metrics,

@@ -74,7 +74,7 @@ class Execution:
             role=operation.role if isinstance(operation, FencedChange) else "",
         )
         kind.at_once(plan.action, run.fleet.cordons, now_ns)
-        if not stages:
+        if not stages and not kind.is_answered:
             return [Outcome.of(plan, "done", kind.summary(plan.action, plan, run), now_ns)]
         self._plans.enter(plan, kind.target(plan.action))
         outputs = self._call_off(*kind.calls_off(plan.action))
@@ -84,7 +84,7 @@ class Execution:
 
     def _begin(self, plan: Plan) -> list[Output]:
         outputs = kind_of(plan.action).begin(plan, self._run)
-        return outputs + self._issue_stage(plan)
+        return outputs + self._issue_stage(plan) if plan.stages else outputs
 
     def supersede(self, verdict: Verdict) -> list[Output]:
         """Withdraw the commands that a newer action of the same kind supersedes.
@@ -95,8 +95,7 @@ class Execution:
         outputs = self._commands.withdraw_undelivered(command.id for command in older)
         for command in older:
             self.settled(command, f"superseded by {verdict.proposal}")
-        causes = dict.fromkeys(command.cause for command in older)
-        return outputs + self._advance_each(causes)
+        return outputs + self._advance_each(dict.fromkeys(command.cause for command in older))
 
     def settled(self, command: Command, status: str, detail: str = "", step: int = -1) -> None:
         """Record that a command has ended, and why."""
@@ -140,7 +139,7 @@ class Execution:
                 return self._end(plan, f"standby {', '.join(waits)} did not train in time")
             return []
         if not plan.stages:
-            return self._end(plan, "")
+            return self._end(plan, "") if kind_of(plan.action).is_done(plan, self._run) else []
         gone = [
             w for w, incarnation in plan.stages[0].incarnations if fleet.is_gone(w, incarnation)
         ]
@@ -318,7 +317,8 @@ class Execution:
             return []
         self.called_off.add(plan.verdict)
         applied = len(plan.commands) - plan.missed_count
-        if not (plan.missed or plan.stages or plan.await_training):
+        is_done = kind_of(plan.action).is_done(plan, self._run)
+        if is_done and not (plan.missed or plan.stages or plan.await_training):
             outputs = self._end(plan, "")
         elif applied and plan.missed:
             count = f"{applied} of {len(plan.commands)} commands were applied"

@@ -49,6 +49,7 @@ from torchloom_core.wire.events import (
 )
 from torchloom_core.wire.messages import Exit, Hello, Note, Telemetry
 from torchloom_core.wire.operations import Drain, Pause, Probe, SetKnob, done_by
+from torchloom_core.wire.programs import ProgramSeen
 from torchloom_core.wire.requests import GUARD, Request
 from torchloom_core.wire.steering import LighthouseView, name_of_replica
 
@@ -138,6 +139,8 @@ class Kernel:
                 return self.forecasts.take(message)
             case Request():
                 return self.requests.answer(message)
+            case ProgramSeen():
+                return self.fleet.programs.take(message, ts_ns)
             case Withheld():
                 return self._withhold(message)
             case Backlog():
@@ -159,8 +162,7 @@ class Kernel:
         outputs: list[Output] = [
             notices.of_unregistered(worker) for worker in self.fleet.close_tick(self.run.now_ns)
         ]
-        over = self.fleet.cordons.lift_over(self.run.now_ns)
-        outputs += [CordonOver(node=node) for node in over]
+        outputs += [CordonOver(node=node) for node in self.fleet.cordons.lift_over(self.run.now_ns)]
         for command_id in self.execution.overdue():
             outputs += self._decider.settle(command_id, "no ack before its deadline")
         outputs += self.run.pauses.check(self.run.now_ns)
@@ -243,9 +245,8 @@ class Kernel:
     def _inherit(self, joined: list[Hello], held: list[KnobDesired]) -> list[Output]:
         """Set the desired knobs of workers of the present job, or report which values wait."""
         outputs: list[Output] = [*held]
-        launches = self.run.launches
-        if began_ns := launches.new_job_ns:
-            launches.new_job_ns = 0
+        if began_ns := self.run.launches.new_job_ns:
+            self.run.launches.new_job_ns = 0
             outputs += self.run.guards.end_all(_NEW_JOB)
             outputs += self.execution.end_before(began_ns, _NEW_JOB)
         if held:

@@ -34,4 +34,5 @@ def outlook_of(
         offer=planned.offer,
         left_out=tuple(sorted(planned.left_out)),
         answered=planned.answered,
+        cause=planned.cause,
     )

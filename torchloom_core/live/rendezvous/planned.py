@@ -42,12 +42,16 @@ class Planned:
         Workers that are to have no part.
     answered : Answered
         What became of the last change that a client has asked for.
+    cause : str
+        Why the last generation ended; empty if that was planned.
     """
 
     asked_for: int = 0
     offer: Offer | None = None
     left_out: frozenset[str] = frozenset()
     answered: Answered = _NONE
+    cause: str = ""
+    _failed: str = ""
     _looked_s: float = 0.0
     _decided_until_s: float = float("-inf")
 
@@ -64,13 +68,16 @@ class Planned:
         """Begin a generation: nothing is asked for."""
         self.asked_for, self.offer, self._looked_s = 0, None, now_s
         if needed := self.left_out.intersection(taking_part):
-            self.fail(f"{', '.join(sorted(needed))}: no assignment without holds all layers")
+            why = f"{', '.join(sorted(needed))}: no assignment without holds all layers"
+            self._settle("refused", why)
         self.left_out -= needed
         self._settle("done", "")
+        self.cause, self._failed = self._failed, ""
 
     def fail(self, why: str) -> None:
         """Take note that the generation ends in another way than by the change asked for."""
         self._settle("refused", why)
+        self._failed = why[:256]
 
     def take_in(
         self,

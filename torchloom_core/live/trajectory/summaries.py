@@ -160,6 +160,15 @@ def _delivery_status(body: Mapping[str, Any]) -> str:
     return _with_detail(text, body)
 
 
+def _program(body: Mapping[str, Any]) -> str:
+    outlook = body.get("outlook")
+    if outlook is None:
+        return f"{body['role']}: the rendezvous cannot be reached"
+    generation = (outlook.get("assignment") or {}).get("generation")
+    which = f"generation {generation}, " if generation else ""
+    return f"{body['role']}: {which}{outlook['phase']}, step {outlook.get('committed', -1)}"
+
+
 def _suspension(body: Mapping[str, Any]) -> str:
     what = f"role {body['role']}" if body["role"] else "the run"
     if body["state"] == "over":
@@ -204,6 +213,8 @@ _TEXTS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "delivery_status": _delivery_status,
     "lighthouse": _lighthouse,
     "steer": _steer,
+    "program_seen": _program,
+    "change_wanted": lambda body: f"{body['change']['id']} to the rendezvous of {body['role']}",
     "recovered": lambda body: f"epoch {body['epoch']}",
 }
 

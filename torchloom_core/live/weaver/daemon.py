@@ -35,6 +35,7 @@ from torchloom_core.live.weaver.outbox import Outbox, WorkerClocks
 from torchloom_core.live.weaver.plugin_threads import PredictorRunner
 from torchloom_core.live.weaver.recording import Recording
 from torchloom_core.live.weaver.recovery import same_input
+from torchloom_core.live.weaver.rendezvous_links import RendezvousLinks
 from torchloom_core.live.weaver.report_watch import ReportWatch
 from torchloom_core.live.weaver.status import describe, describe_knobs
 from torchloom_core.wire.decisions import (
@@ -107,8 +108,9 @@ class Weaver:
             withheld=lambda commands: self.enter(Withheld(commands=commands)),
             moved=self._clocks.moved,
         )
+        links = RendezvousLinks(config, plugins, self._kernel.host.quarantined, self.enter)
         self._effectors = Effectors(
-            bus, self._outbox, plugins.effectors, config.run.name, epoch, self.enter
+            bus, self._outbox, links, plugins.effectors, config.run.name, epoch, self.enter
         )
         self._epochs = EpochWatch(epoch, believed, bus.state.newest_epoch, self._end, warn)
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -1,4 +1,4 @@
-"""Everything that the Weaver acts on: the workers, the lighthouse, and what plugins bring.
+"""Everything that the Weaver acts on: workers, lighthouse, rendezvous, and what plugins bring.
 
 A plugin's effector gets its events in order, apart from all other work of the Weaver.
 """
@@ -18,8 +18,10 @@ from torchloom_core.live.trajectory.summaries import summarise
 from torchloom_core.live.transport import NatsBus
 from torchloom_core.live.weaver.outbox import Outbox
 from torchloom_core.live.weaver.plugin_threads import in_own_thread
+from torchloom_core.live.weaver.rendezvous_links import RendezvousLinks
 from torchloom_core.wire.decisions import Output
 from torchloom_core.wire.events import DeliveryResult, DeliveryStatus
+from torchloom_core.wire.programs import ChangeWanted
 from torchloom_core.wire.steering import Steer
 
 _MOST_WAITING = 1000
@@ -41,6 +43,7 @@ class Effectors:
         self,
         bus: NatsBus,
         workers: Outbox,
+        rendezvous: RendezvousLinks,
         plugins: Sequence[ActiveEffector],
         run: str,
         epoch: int,
@@ -48,6 +51,7 @@ class Effectors:
     ) -> None:
         self._bus = bus
         self._workers = workers
+        self._rendezvous = rendezvous
         self._plugins = [
             EffectorOutbox(active, run, epoch, workers.stored, report) for active in plugins
         ]
@@ -58,12 +62,15 @@ class Effectors:
         for number, output in enumerate(outputs, start=1):
             if isinstance(output, Steer):
                 self._bus.steer(output)
+            elif isinstance(output, ChangeWanted):
+                self._rendezvous.send(output)
             for plugin in self._plugins:
                 plugin.take(output, seq, number, ts_ns)
 
     async def run(self) -> None:
         """Send until cancelled; raises as :meth:`Outbox.run` does."""
         delivering = [asyncio.create_task(plugin.run()) for plugin in self._plugins]
+        delivering.append(asyncio.create_task(self._rendezvous.run()))
         try:
             await self._workers.run()
         finally:

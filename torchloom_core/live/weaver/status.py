@@ -120,6 +120,7 @@ def describe(
         knobs_waiting=tuple(kernel.run.desired.waiting[:_LISTED]),
         crash_loops=tuple(islice(_crash_loops(kernel, now_ns), _LISTED)),
         at_risk=tuple(_at_risk(kernel)),
+        programs=kernel.fleet.programs.status(),
         suspensions=tuple(kernel.run.suspensions.table.values()),
         cordoned=tuple(sorted(kernel.fleet.cordons.nodes)),
         cordoned_until_ns=dict(sorted(kernel.fleet.cordons.until_ns.items())),

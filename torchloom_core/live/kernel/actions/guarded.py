@@ -111,6 +111,10 @@ class GuardedKind(ActionKind[Any]):
         """Return why the plan must end: also that the kind has failed."""
         return self._ask("trouble", str, str, plan, run)
 
+    def is_done(self, plan: Plan, run: Run) -> bool:
+        """Return whether a plan without further commands has ended: also if the kind has failed."""
+        return self._ask("is_done", lambda _: True, bool, plan, run)
+
     def end(self, plan: Plan, trouble: str, run: Run) -> list[Output]:
         """Clean up."""
         return self._outputs("end", plan, trouble, run)

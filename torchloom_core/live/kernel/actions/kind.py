@@ -65,6 +65,8 @@ class ActionKind(ABC, Generic[A]):
         Whether a fenced change is rolled back on all ranks if it failed on one.
     side_by_side : bool
         Whether all stages are issued at once.
+    is_answered : bool
+        Whether an action without commands ends only once :meth:`is_done`.
     """
 
     message: ClassVar[type[Any]]
@@ -79,6 +81,7 @@ class ActionKind(ABC, Generic[A]):
     all_or_none: ClassVar[bool] = False
     rolls_back: ClassVar[bool] = False
     side_by_side: ClassVar[bool] = False
+    is_answered: ClassVar[bool] = False
 
     # --- what it acts on ---
 
@@ -150,6 +153,10 @@ class ActionKind(ABC, Generic[A]):
     def begin(self, plan: Plan, run: Run) -> list[Output]:
         """Prepare for a plan that begins, before its first commands."""
         return []
+
+    def is_done(self, plan: Plan, run: Run) -> bool:
+        """Return whether a plan without further commands has ended."""
+        return True
 
     def trouble(self, plan: Plan, run: Run) -> str:
         """Return why the plan must end with commands still open, or an empty string."""
