@@ -37,6 +37,11 @@ horizon_s = 600
 """
 
 
+def configured(*, mode: str, window_s: float, dwell_s: float) -> str:
+    """Return the Weaver's config."""
+    return _CONFIG.format(mode=mode, window_s=window_s, dwell_s=dwell_s)
+
+
 class Arm(msgspec.Struct):
     """What a split did: samples that were learned a second, in each phase and in all.
 
@@ -177,7 +182,7 @@ def main() -> None:
     ]
     for arm in arms:
         mode = "act" if arm.name == "role_balance" else "shadow"
-        config = _CONFIG.format(mode=mode, window_s=options.window_s, dwell_s=options.dwell_s)
+        config = configured(mode=mode, window_s=options.window_s, dwell_s=options.dwell_s)
         play(arm, folder / arm.name.split(",")[0].replace(" ", "-"), options.phase_s, config)
         print(json.dumps(msgspec.to_builtins(arm)), flush=True)
     if options.out:
