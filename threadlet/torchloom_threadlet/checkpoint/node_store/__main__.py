@@ -66,10 +66,10 @@ class NodeStore:
 
     def serve(self) -> None:
         """Serve until nobody needs this memory any more, or SIGTERM; then free it."""
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit())
-        threading.stack_size(_STACK_BYTES)
-        threading.Thread(target=self._accept, daemon=True).start()
         try:
+            signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+            threading.stack_size(_STACK_BYTES)
+            threading.Thread(target=self._accept, daemon=True).start()
             free_left_overs(self._folder.parent, self._linger_s)
             while self._is_mine() and not (self._is_over() and self._has_freed()):
                 time.sleep(_LOOK_S)
