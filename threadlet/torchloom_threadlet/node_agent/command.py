@@ -48,7 +48,8 @@ def node_agent(
     node = node or os.environ.get("TORCHLOOM_NODE", "") or socket.gethostname()
     if not re.match(NAME, node):
         raise ConfigError(f"--node: need letters, digits, '_' and '-', was {node!r}")
-    logging.basicConfig(format="%(asctime)s %(levelname)-7s %(message)s", level=logging.INFO)
+    form = "%(asctime)s %(levelname)-7s %(message)s"
+    logging.basicConfig(format=form, level=logging.INFO, force=True)
     agent = NodeAgent(programs, first, node, linger_s)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: agent.stop())
