@@ -18,11 +18,12 @@ FACES = {
         Forecast Guard Hazard Ints
         KnobSpec KnobValue
         Learner LighthouseRows Links MapLandscape Migrate ModelError Need NeedFaults NeedForecast
-        NeedLabels NeedNotes NeedPast NotNegative Note Notice
+        NeedLabels NeedNotes NeedOffers NeedPast NotNegative Note Notice
         Outcome Outlook PauseRun Placement
         PluginError Policy PolicyNeed Positive Predictor PredictorNeed PreviewChange ProbeLinks
-        Proposal Registry
-        Reserve ResumeRun RewindRun Roster RunFailures SaveCheckpoint Share Standbys Subscription
+        Proposal Registry RegroupWorkers
+        Reserve ResumeRun RewindRun Roster RunFailures SaveCheckpoint Share SplitProgram
+        Standbys Subscription
         Traffic
         UncordonNode Verdict WithdrawingPolicy
         daly_s ettr expected_unsaved_s grow hookimpl incidents places_of tier_intervals_s
