@@ -80,6 +80,7 @@ class Browser:
         self._landscape = LandscapeNews()
         self._preview_version = 0
         self._recoveries_version = 0
+        self._programs_version = 0
         self._tiers: list[dict[str, Any]] = []
         self._checkpoints_version = 0
         self._tiers_s = 0.0
@@ -171,6 +172,9 @@ class Browser:
         if state.recoveries.version != self._recoveries_version:
             self._recoveries_version = state.recoveries.version
             yield {"recoveries": state.recoveries.rows}
+        if state.programs.version != self._programs_version:
+            self._programs_version = state.programs.version
+            yield {"programs": state.programs.rows}
         yield from self._checkpoints_now(now_s)
         points = {name: self._points_of(name) for name in self._selection.series[:_MOST_SHOWN]}
         series = {name: point.tolist() for name, point in points.items() if len(point)}
@@ -212,7 +216,7 @@ class Browser:
             "waiting": board.waiting(now_s),
         }
         if state.status is not None:
-            run["status"] = state.status
+            run["status"] = msgspec.structs.replace(state.status, programs=())
         return {"run": run}
 
     def _checkpoints_now(self, now_s: float) -> Iterator[dict[str, Any]]:

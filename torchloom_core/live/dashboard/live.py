@@ -86,6 +86,7 @@ class Live(RunState):
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._poll())
             tasks.create_task(self._backfill.follow())
+            tasks.create_task(self.programs.follow())
 
     async def _poll(self) -> None:
         loop = asyncio.get_running_loop()
@@ -139,6 +140,7 @@ class Live(RunState):
                 whose = flight.id, flight.worker, flight.incarnation
                 self.standby_tasks.add_command(*whose, flight.verb, flight.cause)
             self._backfill.compare(status)
+            self.programs.take(status.programs)
             for forecast in forecasts_of(status):
                 self.record.add_forecast(forecast, time.time())
             standbys = self.board.workers_in("standby")

@@ -13,8 +13,10 @@ from torchloom_core.floor.clock import SECOND_NS, moment_text
 from torchloom_core.live.dashboard.board import Board
 from torchloom_core.live.dashboard.checkpoints import KINDS, Checkpoints
 from torchloom_core.live.dashboard.preview import PreviewShown
+from torchloom_core.live.dashboard.programs import ProgramsShown
 from torchloom_core.live.dashboard.record import Record
 from torchloom_core.live.dashboard.recoveries import RecoveriesShown
+from torchloom_core.live.fleet.programs import Programs
 from torchloom_core.live.trajectory.landscape import Landscape
 from torchloom_core.live.trajectory.preview import Preview
 from torchloom_core.live.trajectory.reader import EpochRecord, Recorded, read_epochs
@@ -24,6 +26,7 @@ from torchloom_core.wire.decisions import CommandStatus
 from torchloom_core.wire.events import Forecast
 from torchloom_core.wire.messages import LOG, Exit, Hello, Note, Telemetry
 from torchloom_core.wire.operator import Status
+from torchloom_core.wire.programs import ProgramSeen
 from torchloom_core.wire.requests import Request
 
 _COMMAND_STATUS = str(CommandStatus.__struct_config__.tag)
@@ -54,6 +57,7 @@ class RunState:
         self.preview_shown = PreviewShown(self.preview)
         self.recoveries = RecoveriesShown()
         self.checkpoints = Checkpoints()
+        self.programs = ProgramsShown()
         self.status: Status | None = None
         self.knobs: list[dict[str, Any]] = []
         self.knobs_version = 0
@@ -110,6 +114,7 @@ class RecordedRun(RunState):
         super().__init__(stale_after_s, "a recorded run is being read")
         self._epochs = read_epochs(root)
         self._now_s = 0.0
+        self._seen = Programs()
         self.run = self._epochs[-1].meta.run if self._epochs else root.name
         self.started_s = self._epochs[0].meta.started_ns / SECOND_NS if self._epochs else 0.0
 
@@ -122,9 +127,10 @@ class RecordedRun(RunState):
         """Read all of it, then wait for ever; StateError if it is damaged."""
         for epoch_record in self._epochs:
             await self._read(epoch_record)
+        self.programs.take(self._seen.status())
         end = moment_text(round(self._now_s) * SECOND_NS)
         self.trouble = f"a recorded run, as it was at {end}: it takes no requests"
-        await asyncio.Event().wait()
+        await self.programs.follow()
 
     async def _read(self, epoch_record: EpochRecord) -> None:
         for number, recorded in enumerate(epoch_record.inputs()):
@@ -144,6 +150,8 @@ class RecordedRun(RunState):
                 self.record.add_forecast(forecast, at_s)
             case Request() as request:
                 self.record.take("request", msgspec.json.encode(request), at_s)
+            case ProgramSeen() as seen:
+                self._seen.take(seen, recorded.ts_recv_ns)
             case message:
                 self.take_input(message, at_s)
         for output in recorded.outputs:

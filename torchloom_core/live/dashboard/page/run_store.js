@@ -14,6 +14,7 @@ export class RunStore {
     this.series = new Map();
     this.knobs = [];
     this.recoveries = [];
+    this.programs = [];
     this.tiers = [];
     this.backtest = {};
     this.statistics = {};
@@ -55,6 +56,7 @@ export class RunStore {
     }
     if (update.knobs) this.knobs = update.knobs;
     if (update.recoveries) this.recoveries = update.recoveries;
+    if (update.programs) this.programs = update.programs;
     if (update.tiers) this.tiers = update.tiers;
     for (const save of update.saves ?? []) {
       this.saves.delete(save.id);

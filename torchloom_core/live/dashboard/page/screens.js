@@ -11,6 +11,7 @@ import { freshId } from "./link.js";
 import { titleOf, USUAL_METRICS } from "./metrics.js";
 import { PolicyScreen } from "./policies.js";
 import { WhatIf } from "./preview.js";
+import { ProgramPanel } from "./programs.js";
 import { approvalPart, isPending, keyOf, newestFirst, priceOf, shortItem, WAITS } from "./record.js";
 import { LogScreen, RecordScreen } from "./record_screens.js";
 import { recoveryParts } from "./recoveries.js";
@@ -52,6 +53,7 @@ export class RunScreen {
     this.account = el("div");
     this.recoveries = el("div");
     this.checkpoints = new CheckpointPanel(store, act);
+    this.programs = new ProgramPanel(store);
     this.chosen = "";
     this.zoomed = null;
     this.pick = el("select", { onchange: (event) => { this.chosen = event.target.value; act.select(); this.update(); } });
@@ -59,7 +61,7 @@ export class RunScreen {
     this.legend = el("div");
     this.plots = el("div", { className: "charts" });
     const charts = el("section", { className: "wide", "aria-label": "Metrics" }, el("div", { className: "row" }, el("h2", {}, "Metrics"), el("label", {}, "Also show ", this.pick), this.reset, el("span", { className: "faint" }, "median across ranks, shaded min to max; drag in a chart to zoom")), this.plots, this.legend);
-    this.parts = [section("Run health", {}, this.health), section("Pending approvals", {}, this.approvals), section("Newest decisions", {}, this.stories), charts, this.checkpoints.part, section("Goodput", {}, this.account), section("Recoveries", {}, this.recoveries), section("Failure forecasts", {}, this.risk)];
+    this.parts = [section("Run health", {}, this.health), section("Pending approvals", {}, this.approvals), section("Newest decisions", {}, this.stories), this.programs.part, charts, this.checkpoints.part, section("Goodput", {}, this.account), section("Recoveries", {}, this.recoveries), section("Failure forecasts", {}, this.risk)];
   }
 
   wanted() {
@@ -98,6 +100,7 @@ export class RunScreen {
     const stories = newestFirst([...this.store.stories.values()].filter((story) => story.rule !== WAITS || isPending(story))).slice(0, NEWEST);
     fill(this.stories, `${why} ${stories.map(keyOf)}`, () => (stories.length ? stories.map((story) => shortItem(story, this.act)) : el("li", { className: "faint" }, "No decisions yet: no policy has proposed an action, and no person has requested one.")));
     fill(this.recoveries, JSON.stringify(this.store.recoveries), () => recoveryParts(this.store.recoveries));
+    this.programs.update();
     this.checkpoints.update();
     this.drawCharts(run);
   }
