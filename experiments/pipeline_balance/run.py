@@ -68,11 +68,10 @@ def _once(slow: str, count: int) -> dict[str, Any]:
             for name in WORKERS
         ]
         journal = Path(folder) / f"{slow}.jsonl"
-        model_ms = 0.0
+        seen: list[dict[str, Any]] = []
         while all(worker.poll() is None for worker in workers):
             time.sleep(1.0)
-            seen = _model_ms(address)
-            model_ms = seen or model_ms
+            seen += _plans(address)
         for worker in workers:
             worker.wait()
         rendezvous.terminate()
@@ -87,18 +86,29 @@ def _once(slow: str, count: int) -> dict[str, Any]:
         "before_ms": before_ms,
         "after_ms": after_ms,
         "faster": before_ms / after_ms,
-        "model_ms": model_ms,
+        "model_ms": (model_ms := _expected_ms(seen)),
         "of_model": after_ms / model_ms if model_ms else float("nan"),
     }
 
 
-def _model_ms(address: str) -> float:
-    """Return the step that the cost model expects now; 0 without an answer."""
+def _expected_ms(seen: list[dict[str, Any]]) -> float:
+    """Return the last step's time by the model, with what steps took beyond layers before a move.
+
+    So nothing in it is measured in the steps that it is compared with, but the layers' times.
+    """
+    if not seen or seen[0]["generation"] == seen[-1]["generation"]:
+        return float("nan")
+    before = [one for one in seen if one["generation"] == seen[0]["generation"]]
+    return float(seen[-1]["step_ms"] - seen[-1]["fixed_ms"] + before[-1]["fixed_ms"])
+
+
+def _plans(address: str) -> list[dict[str, Any]]:
+    """Return what ``torchloom plan`` says now; nothing without an answer."""
     command = [sys.executable, "-m", "torchloom_core.cli", "plan", "--json"]
     done = subprocess.run(
         [*command, "--rendezvous", address], capture_output=True, text=True, check=False
     )
-    return float(json.loads(done.stdout)["step_ms"]) if done.returncode == 0 else 0.0
+    return [json.loads(done.stdout)] if done.returncode == 0 else []
 
 
 def _plot(results: list[dict[str, Any]], path: Path) -> None:

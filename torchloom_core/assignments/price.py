@@ -27,6 +27,8 @@ class Program(NamedTuple):
         Whether the seconds are measured, or all layers are counted alike.
     most_stages : int
         Of a replica, at most; 0: one for each layer.
+    fixed_s : float
+        Seconds of a step beyond those of the layers: messages, reduction, votes, the script.
     """
 
     layer_s: Sequence[float]
@@ -35,10 +37,14 @@ class Program(NamedTuple):
     slowness: Mapping[str, float] = MappingProxyType({})
     is_measured: bool = True
     most_stages: int = 0
+    fixed_s: float = 0.0
 
 
 def program_of(
-    join: Join, layer_s: Sequence[float], slowness: Mapping[str, float] = MappingProxyType({})
+    join: Join,
+    layer_s: Sequence[float],
+    slowness: Mapping[str, float] = MappingProxyType({}),
+    fixed_s: float = 0.0,
 ) -> Program:
     """Return a program's costs; one second for each layer until all have been measured."""
     is_known = len(layer_s) == join.layers and all(layer_s)
@@ -49,6 +55,7 @@ def program_of(
         slowness=slowness if is_known else {},
         is_measured=is_known,
         most_stages=1 if join.expert_layers else 0,
+        fixed_s=fixed_s if is_known else 0.0,
     )
 
 
@@ -106,7 +113,8 @@ def step_s(assignment: Assignment, program: Program) -> float:
     """Estimate the time of a step: replicas that share a worker are computed one by one.
 
     A replica takes the slowest stage's time for each micro-batch but one, and the time of all
-    stages for that one: the fill and drain of a pipeline.
+    stages for that one: the fill and drain of a pipeline. What a step takes beyond its layers
+    counts as the same for all assignments.
     """
     sums = [0.0, *accumulate(program.layer_s)]
     shares = _Shares()
@@ -122,7 +130,7 @@ def step_s(assignment: Assignment, program: Program) -> float:
     for number, each_s in took_s.items():
         chain = shares.of(number)
         totals[chain] = totals.get(chain, 0.0) + each_s
-    return max(totals.values())
+    return max(totals.values()) + program.fixed_s
 
 
 class _Shares:
@@ -146,14 +154,15 @@ class _Shares:
 
 
 def bubble(assignment: Assignment, program: Program) -> float:
-    """Return the share of a step in which workers wait, of all workers with layers."""
+    """Return the share of computing in which workers wait, of all workers with layers."""
     sums = [0.0, *accumulate(program.layer_s)]
     stages = [stage for route in assignment.routes for stage in route]
     work_s = program.micro_batches * sum(
         (sums[stage.end] - sums[stage.first]) * program.slowness.get(stage.worker, 1.0)
         for stage in stages
     )
-    available_s = step_s(assignment, program) * len({stage.worker for stage in stages})
+    computing_s = step_s(assignment, program) - program.fixed_s
+    available_s = computing_s * len({stage.worker for stage in stages})
     return max(1 - work_s / available_s, 0.0) if available_s else 0.0
 
 

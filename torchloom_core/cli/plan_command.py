@@ -56,7 +56,7 @@ def plan(
         raise LighthouseError(
             f"plan: no generation yet: the rendezvous waits for {seen.waits_for} more workers"
         )
-    program = program_of(seen.program, seen.layer_s, seen.slowness)
+    program = program_of(seen.program, seen.layer_s, seen.slowness, seen.fixed_s)
     present = msgspec.structs.replace(seen.assignment, standbys=seen.standbys)
     if unknown := sorted(set(lose) - {*present.workers, *present.standbys}):
         known = ", ".join([*present.workers, *present.standbys])
@@ -74,6 +74,7 @@ def plan(
         "why": present.why,
         "committed": seen.committed,
         "step_ms": step_s(present, program) * 1e3,
+        "fixed_ms": program.fixed_s * 1e3,
         "is_measured": program.is_measured,
         "bubble": bubble(present, program),
         "routes": [

@@ -202,6 +202,8 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True, tag="outlook"):
         Of a usual worker, as they have measured them; 0 where none has.
     slowness : dict of str to float
         By how much longer layers take on slow workers.
+    fixed_s : float
+        Seconds of a step beyond those of its layers; 0 as long as they are unknown.
     committed : int
         The last step that any worker has said it has committed.
     tokens : tuple of float, (experts,)
@@ -227,6 +229,7 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True, tag="outlook"):
     program: Join | None = None
     layer_s: Measured = ()
     slowness: dict[Name, float] = {}
+    fixed_s: float = 0.0
     committed: Step = -1
     tokens: Measured = ()
     mirrors: dict[Name, tuple[Mirror, ...]] = {}

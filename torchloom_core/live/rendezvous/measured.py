@@ -4,8 +4,10 @@ from collections.abc import Mapping, Sequence
 from math import exp, log
 from statistics import fmean
 
-from torchloom_core.assignments.price import Program, program_of
-from torchloom_core.wire.generations import Join
+from torchloom_core.assignments.price import Program, program_of, step_s
+from torchloom_core.live.rendezvous.step_times import StepTimes
+from torchloom_core.wire.assignment import Assignment
+from torchloom_core.wire.generations import Beat, Join, Stopped
 
 _ROUNDS = 20
 _SLOW = 1.15
@@ -13,24 +15,34 @@ _SLOW = 1.15
 
 
 class Times:
-    """The seconds of layers by worker; those of a worker that has ended stay known."""
+    """The seconds of layers by worker, and of steps; those of an ended worker stay known."""
 
     def __init__(self) -> None:
         self._measured: dict[str, tuple[float, ...]] = {}
+        self._steps = StepTimes()
+        self._fixed_s = 0.0
 
-    def take(self, worker: str, layer_s: tuple[float, ...]) -> None:
-        """Take what a worker has measured."""
-        self._measured[worker] = updated(layer_s, self._measured.get(worker, ()))
+    def take(
+        self, worker: str, message: Beat | Stopped, now_s: float, present: Assignment | None
+    ) -> None:
+        """Take what a worker has measured, and how far it is."""
+        self._measured[worker] = updated(message.layer_s, self._measured.get(worker, ()))
+        self._steps.take(worker, message.committed, now_s, present)
 
-    def program(self, join: Join | None) -> Program:
+    def program(self, join: Join | None, present: Assignment | None) -> Program:
         """Return what is known of a program; nothing without one."""
         if join is None:
             return Program((), ())
-        return program_of(join, *speeds(self._measured, join.layers))
+        program = program_of(join, *speeds(self._measured, join.layers))
+        if not program.is_measured:
+            return program
+        if present is not None and (took_s := self._steps.of(present)):
+            self._fixed_s = max(took_s - step_s(present, program), 0.0)
+        return program._replace(fixed_s=self._fixed_s)
 
     def forget(self) -> None:
         """Forget all: another program begins."""
-        self._measured = {}
+        self._measured, self._steps, self._fixed_s = {}, StepTimes(), 0.0
 
 
 def updated(measured: Sequence[float], known: tuple[float, ...]) -> tuple[float, ...]:

@@ -27,6 +27,7 @@ def outlook_of(
         program=join,
         layer_s=tuple(known.layer_s) if known.is_measured else (),
         slowness=dict(known.slowness),
+        fixed_s=known.fixed_s,
         committed=workers.committed,
         nodes=workers.nodes,
         tokens=tuple(experts.loads(assignment).tokens),

@@ -121,7 +121,7 @@ class Rendezvous:
         """Return the present state, for who looks at it."""
         waits_for = 0 if self.assignment else self.settings.workers - len(self._workers)
         state = self.phase, waits_for, self.assignment, self._program
-        known = self._times.program(self._program)
+        known = self._times.program(self._program, self.assignment)
         return outlook_of(*state, known, self._workers, self._experts, self.planned)
 
     @property
@@ -199,7 +199,7 @@ class Rendezvous:
         return sends + self._plan()
 
     def _measured(self, worker: str, message: Beat | Stopped) -> None:
-        self._times.take(worker, message.layer_s)
+        self._times.take(worker, message, self.now_s, self.assignment)
         self._experts.take(worker, message.expert_state)
 
     def _is_member(self, worker: str) -> bool:
@@ -248,7 +248,7 @@ class Rendezvous:
             return []
         program = self._program
         try:
-            known = self._times.program(program)
+            known = self._times.program(program, None)
             first = first_of(self._workers, program, known, self.settings.standbys)
         except AssignmentError as error:
             return self._halt(str(error))
@@ -332,7 +332,7 @@ class Rendezvous:
     def _known(self) -> Known:
         experts = self._program.expert_layers if self._program else ()
         loads = self._experts.loads(self.assignment)
-        program = self._times.program(self._program)
+        program = self._times.program(self._program, self.assignment)
         return Known(program, self._stages, self.settings.rates, experts, loads)
 
     def _halt(self, why: str, *, finished: bool = False) -> list[Send]:
