@@ -47,7 +47,7 @@ def test_each_generation_is_reported_with_its_reason_and_how_long_workers_waited
     assert only(Notice, found).text == text
     began = world.program.generations[-1]
     assert (began.number, began.took_s, began.cause) == (2, 0.25, "w1 has ended")
-    assert world.program.mean_life_s(world.now_ns) == 1.25
+    assert world.program.mean_life_s(world.now_ns) == 0.625
 
 
 def test_an_update_of_measurements_keeps_the_assignment(world):

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.policies.pipelines import at_risk, offered
 from tests.policies.two_roles import TICKS, fleet
 from torchloom_core.testing import PolicyContract
 from torchloom_policies.allreduce_tuner import AllreduceTunerPolicy
@@ -11,6 +12,7 @@ from torchloom_policies.hang import HangPolicy
 from torchloom_policies.lemon_nodes import LemonNodesPolicy
 from torchloom_policies.loss_guard import LossGuardPolicy
 from torchloom_policies.membership import MembershipPolicy
+from torchloom_policies.replan import ReplanPolicy
 from torchloom_policies.role_balance import RoleBalancePolicy
 from torchloom_policies.silence import SilencePolicy
 from torchloom_policies.straggler import StragglerPolicy
@@ -54,6 +56,15 @@ class TestRoleBalance(PolicyContract):
         """Return views with two roles, one of which waits."""
         waits = {"trainers_wait": 0.5 + seed / 10, "rollouts_wait": 0.1}
         return [fleet(4, 2, now_s=1.7e9 + after_s, **waits) for after_s in range(2 * TICKS)]
+
+
+class TestReplan(PolicyContract):
+    policy_class = ReplanPolicy
+    options = {"predictor": "trend"}  # noqa: RUF012
+
+    def views(self, seed=0):
+        """Return views with a planned change that is possible, and a worker that may fail."""
+        return [*(offered(600.0 + n, seed) for n in range(3)), at_risk(0.9)]
 
 
 class TestHang(PolicyContract):

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.wire.generations import Outlook
 from torchloom_core.wire.planned_changes import Offer
 from torchloom_core.wire.programs import GenerationSeen
@@ -51,6 +52,9 @@ class SplitProgram(NamedTuple):
         return self.outlook.assignment.workers if self.outlook.assignment else ()
 
     def mean_life_s(self, now_ns: int) -> float:
-        """Return the mean time between two changes that were not planned, s; inf before one."""
+        """Return how long the membership is expected to last, seconds.
+
+        It is the time watched over one more than the unplanned changes in it.
+        """
         changes = sum(bool(one.cause) for one in self.generations)
-        return (now_ns - self.since_ns) / 1e9 / changes if changes else float("inf")
+        return (now_ns - self.since_ns) / SECOND_NS / (changes + 1)

@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 from torchloom_core.config.schema import Costs
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.interface.arrays import Floats, frozen
+from torchloom_core.interface.programs import SplitProgram
 from torchloom_core.interface.view import FleetView
 from torchloom_core.interface.view_parts import (
     Conditions,
@@ -86,6 +87,8 @@ class ViewArguments(TypedDict, total=False):
         Default: none can.
     notes : mapping of str to mapping of int to Note
         The declared kinds, and for each the newest note by row.
+    programs : iterable of SplitProgram
+        Programs that are split over workers.
     """
 
     role: Sequence[str]
@@ -110,6 +113,7 @@ class ViewArguments(TypedDict, total=False):
     links: Mapping[tuple[str, str], LinkSample]
     can_be_probed: Sequence[bool]
     notes: Mapping[str, Mapping[int, Note]]
+    programs: Iterable[SplitProgram]
 
 
 def view_of(
@@ -165,7 +169,7 @@ def view_of(
     faults = tuple(given.get("faults", ()))
     lighthouse = given.get("lighthouse")
     undecided: dict[str, Forecast | None] = dict.fromkeys(given.get("predictors", ()))
-    return FleetView(
+    view = FleetView(
         now_ns=now_ns,
         tick_s=tick_s,
         costs=given.get("costs") or Costs(),
@@ -183,6 +187,8 @@ def view_of(
         links_of=_links_of(given.get("links") or {}, now_ns),
         notes=given.get("notes") or {},
     )
+    view.programs = {program.role: program for program in given.get("programs", ())}
+    return view
 
 
 def _roster(ids: tuple[str, ...], given: ViewArguments) -> Roster:
