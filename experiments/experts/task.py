@@ -81,7 +81,7 @@ class Task:
 class Model(nn.Module):
     """A mixture of experts between two dense layers."""
 
-    def __init__(self, seed: int, setting: Setting) -> None:
+    def __init__(self, seed: int, setting: Setting, mirror_every: int = 0) -> None:
         super().__init__()
 
         def optimizer(weights: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
@@ -96,6 +96,7 @@ class Model(nn.Module):
             num_moe_experts=EXPERTS,
             moe_aux_loss_coeff=setting.moe_aux_loss_coeff,
             seed=seed,
+            mirror_every=mirror_every,
         )
         self.last = nn.Linear(HIDDEN, WIDTH)
         self.dense_optimizer = optimizer(self.parameters())

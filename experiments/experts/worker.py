@@ -17,6 +17,7 @@ import torch.distributed as dist
 
 from experiments.experts.task import PLAIN, Model, Setting, Task
 from torchloom_core.wire.assignment import Assignment, Copy
+from torchloom_threadlet.experts.peers import Peers
 from torchloom_threadlet.experts.reduction import reduce_dense
 from torchloom_threadlet.pipeline.group import Group
 
@@ -80,9 +81,8 @@ class Worker:
         self._members, self._store = members, f"{HOST}:{port}"
         self._task = Task(options.seed, options.setting)
         self._held_out = self._task.held_out()
-        self._model = Model(options.seed, options.setting)
+        self._model = Model(options.seed, options.setting, options.mirror_every)
         self._dense = list(self._model.parameters())
-        self._group: dist.ProcessGroup | None = None
         self._committed = self._reduced = -1
         self.record: dict[str, Any] = {
             "attempts": 0,
@@ -106,19 +106,19 @@ class Worker:
             self._commit(self._reduced)
         self._forget()
         workers = assignment.workers
-        if self._group is not None:
+        if assignment.generation > 1:
+            experts.leave()
             self._members.leave()
         self._members.form(assignment.generation, self._store, workers, self._name)
-        self._group = dist.group.WORLD
-        assert self._group is not None
+        peers = Peers(dist.group.WORLD, self._members.wait)
         copies = [Copy(*copy) for copy in message["copies"]]
-        experts.copy(copies, workers, self._group)
+        experts.copy(copies, workers, peers)
         for number in assignment.experts_of(self._name):
             if assignment.generation == 1:
                 experts.create(number)
             elif number not in experts.held():
                 experts.load(number)
-        experts.begin(assignment, self._group)
+        experts.begin(assignment, peers)
         self._replicas = [
             number
             for number, (stage,) in enumerate(assignment.routes)
@@ -179,7 +179,7 @@ class Worker:
     def _after(self, step: int) -> None:
         if self._options.mirror_every:
             begun_s = time.monotonic()
-            self._model.experts.mirror(step, self._options.mirror_every)
+            self._model.experts.mirror(step)
             self.record["mirror_s"].append(time.monotonic() - begun_s)
         if step in self._options.measured_at:
             self.record["losses"][step] = self._measured()

@@ -4,9 +4,10 @@ import torch
 from torch import nn
 
 from torchloom_core.wire.assignment import Assignment, Stage
+from torchloom_threadlet.experts import MoELayer
 from torchloom_threadlet.pipeline.layers import Program
 
-WIDTH, SAMPLES = 16, 8
+WIDTH, SAMPLES, EXPERTS = 16, 8, 4
 
 
 class Block(nn.Module):
@@ -19,13 +20,36 @@ class Block(nn.Module):
         return values + self.drop(torch.tanh(self.line(self.norm(values))))
 
 
-def program(**changes):
+class Mixture(nn.Module):
+    def __init__(self, **options):
+        super().__init__()
+        self.experts = MoELayer(WIDTH, expert, optimizer, num_moe_experts=EXPERTS, **options)
+
+    def forward(self, values):
+        return values + self.experts(values)
+
+
+def expert():
+    return nn.Sequential(nn.Linear(WIDTH, 32), nn.GELU(), nn.Linear(32, WIDTH))
+
+
+def optimizer(weights):
+    return torch.optim.AdamW(weights, lr=1e-2)
+
+
+def program(experts=None, **changes):
+    """Return a program; ``experts`` are options of its layers with experts, if it has any."""
     layers = [lambda: nn.Linear(WIDTH, WIDTH), *[Block] * 4, lambda: nn.Linear(WIDTH, 3)]
+    if experts is not None:
+        mixtures = [
+            lambda first=first: Mixture(first_expert=first, **experts) for first in (0, EXPERTS)
+        ]
+        layers = [layers[0], *mixtures, layers[-1]]
     return Program(
         **{
             "layers": layers,
             "loss": nn.functional.cross_entropy,
-            "optimizer": lambda weights: torch.optim.AdamW(weights, lr=1e-2),
+            "optimizer": optimizer,
             "scheduler": lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 2),
             "replicas": 2,
             "micro_batches": 4,

@@ -9,6 +9,7 @@ from tests.threadlet.gloo_threads import on_ranks
 from torchloom_core.floor.errors import AssignmentError, ConfigError
 from torchloom_core.wire.assignment import Assignment, Copy, Stage
 from torchloom_threadlet.experts import MoELayer, TopKRouter
+from torchloom_threadlet.experts.peers import Peers
 from torchloom_threadlet.experts.reduction import reduce_dense
 from torchloom_threadlet.experts.router import load_balancing_loss
 
@@ -33,7 +34,7 @@ def layer_of(worker, held, optimizer=Adam, **options):
         expert,
         lambda weights: optimizer(weights, lr=0.01),
         num_moe_experts=EXPERTS,
-        **{"moe_router_topk": 2, "seed": 3, **options},
+        **{"moe_router_topk": 2, "seed": 3, "mirror_every": 2, **options},
     )
     for number in held.experts_of(worker):
         made.create(number)
@@ -75,7 +76,7 @@ def trained(held, steps=3, **options):
     layers = layers_of(held, **options)
 
     def work(rank, group):
-        layers[rank].begin(held, group)
+        layers[rank].begin(held, Peers(group))
         return [train(layers[rank], batch(step)[rank]) for step in range(steps)]
 
     return layers, [torch.cat(rows) for rows in zip(*on_ranks(3, work), strict=True)]
@@ -87,7 +88,7 @@ def alone():
     route = (Stage("a", 0, 1),)
     held = Assignment(generation=1, layers=1, routes=(route,) * 3, experts=(("a",),) * EXPERTS)
     (layer,) = layers_of(held)
-    layer.begin(held, None)
+    layer.begin(held, Peers(None))
     outputs = [train(layer, torch.cat(batch(step))) for step in range(3)]
     return layer, outputs
 
@@ -139,8 +140,9 @@ def test_an_expert_that_moves_trains_on_to_the_bit():
 
     def work(rank, group):
         layer = layers[rank]
-        layer.copy([Copy(2, "b", "c")], WORKERS, group)
-        layer.begin(moved, group)
+        peers = Peers(group)
+        layer.copy([Copy(2, "b", "c")], WORKERS, peers)
+        layer.begin(moved, peers)
         for step in (2, 3):
             train(layer, batch(step)[rank])
 
@@ -155,10 +157,10 @@ def test_a_lost_workers_expert_comes_back_from_a_peers_memory():
 
     def work(rank, group):
         layer = layers[rank]
-        layer.begin(held, group)
+        layer.begin(held, Peers(group))
         for step in range(4):
             train(layer, batch(step)[rank])
-            layer.mirror(step, every=2)
+            layer.mirror(step)
         return layer.mirrored()
 
     # a's experts are mirrored by b and c in turn, b's by c and a.
@@ -171,7 +173,7 @@ def test_a_lost_workers_expert_comes_back_from_a_peers_memory():
         for number in later.experts_of(later.workers[rank]):
             if number not in layer.held():
                 layer.load(number)
-        layer.begin(later, group)
+        layer.begin(later, Peers(group))
 
     on_ranks(2, recover)
     assert torch.equal(layers[2].state_of(1), last)
@@ -184,7 +186,7 @@ def test_an_attempt_that_is_not_committed_leaves_no_trace():
     before = [weights(layer) for layer in layers]
 
     def work(rank, group):
-        layers[rank].begin(assignment(ONE_EACH, generation=2), group)
+        layers[rank].begin(assignment(ONE_EACH, generation=2), Peers(group))
         train(layers[rank], batch(9)[rank], commit=False)
 
     on_ranks(3, work)
@@ -198,7 +200,7 @@ def test_reduced_gradients_can_be_applied_in_a_later_generation():
 
     def work(rank, group):
         layer = layers[rank]
-        layer.begin(assignment(ONE_EACH, generation=2), group)
+        layer.begin(assignment(ONE_EACH, generation=2), Peers(group))
         layer(batch(3)[rank]).square().sum().backward()
         layer.reduce()
 
@@ -224,11 +226,11 @@ def test_mistakes_are_one_line():
     with pytest.raises(AssignmentError, match="need an assignment: call begin"):
         layer(torch.randn(1, HIDDEN))
     with pytest.raises(AssignmentError, match="expert 0: a has no state of it"):
-        layer.begin(held, None)
+        layer.begin(held, Peers(None))
     with pytest.raises(AssignmentError, match="need one that exists, were none"):
-        layer.begin(assignment(((),) * EXPERTS, ("a",)), None)
+        layer.begin(assignment(((),) * EXPERTS, ("a",)), Peers(None))
     with pytest.raises(AssignmentError, match="need 3 ranks and 6 experts, were 1 and 6"):
-        layer.begin(assignment(ONE_EACH), None)
+        layer.begin(assignment(ONE_EACH), Peers(None))
     with pytest.raises(AssignmentError, match="need 0 to 5, was 6"):
         layer.create(6)
     with pytest.raises(ConfigError, match="need 1 <= moe_router_topk <= 6, was 7"):

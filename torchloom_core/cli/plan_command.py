@@ -88,6 +88,7 @@ def plan(
         "standbys": present.standbys,
         "slowness": seen.slowness,
         "single_copies": present.single_copies(),
+        "single_experts": _single_experts(seen),
         "losses": [_loss(present, lost, program, most=_ANSWERS if lose else 1) for lost in losses],
     }
     print_json(shown) if json else _print(shown)
@@ -105,6 +106,13 @@ def _look(where: str) -> Outlook:
         return msgspec.json.decode(line, type=Outlook)
     except (OSError, msgspec.DecodeError) as error:
         raise LighthouseError(f"--rendezvous {where}: no answer: {error}") from None
+
+
+def _single_experts(seen: Outlook) -> list[int]:
+    """Return the experts that one worker alone holds, and no memory keeps."""
+    kept = {mirror.expert for mirrors in seen.mirrors.values() for mirror in mirrors}
+    holders = seen.assignment.experts if seen.assignment is not None else ()
+    return [n for n, names in enumerate(holders) if len(names) == 1 and n not in kept]
 
 
 def _ms(program: "Program", stage: "Stage") -> float:
@@ -161,6 +169,9 @@ def _print(shown: dict[str, Any]) -> None:
     if single := shown["single_copies"]:
         names = ", ".join(map(str, single))
         out.print(f"[bold]at risk[/bold]: one worker alone holds layers {names}")
+    if shown["single_experts"]:
+        names = ", ".join(map(str, shown["single_experts"]))
+        out.print(f"[bold]at risk[/bold]: one worker alone has experts {names}")
     table = Table("if lost", "what follows", "ms a step", "stall s", "MB copied", box=None)
     table.add_column("GPU-s lost", justify="right")
     for loss in shown["losses"]:

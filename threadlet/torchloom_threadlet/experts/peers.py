@@ -5,7 +5,8 @@ within a collective, lasts until the timeout. So no send is waited for; receives
 peer.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -17,11 +18,31 @@ _FEW_BYTES = 1 << 17
 """Up to which each worker sends all numbers to all: a phase less."""
 
 
-class Peers:
-    """The workers of a generation: the ranks of its group, or one worker without a group."""
+class PeerError(RuntimeError):
+    """A message between workers has failed: one of them has ended, or the generation has."""
 
-    def __init__(self, group: ProcessGroup | None) -> None:
-        self.group = group
+
+@contextmanager
+def _of_a_peer() -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        raise PeerError(str(error)) from None
+
+
+class Peers:
+    """The workers of a generation: the ranks of its group, or one worker without a group.
+
+    Parameters
+    ----------
+    wait : callable
+        Waits for a receive; gloo's own wait may not end with the generation.
+    """
+
+    def __init__(
+        self, group: ProcessGroup | None, wait: Callable[[Work], object] = Work.wait
+    ) -> None:
+        self.group, self._wait = group, wait
         self.rank, self.size = (group.rank(), group.size()) if group is not None else (0, 1)
         self.others = [rank for rank in range(self.size) if rank != self.rank]
         self._sent: list[tuple[Work, Tensor]] = []
@@ -29,12 +50,14 @@ class Peers:
     def send(self, tensor: Tensor, rank: int, tag: int) -> None:
         """Send a tensor, which must not change before the next :meth:`gather`."""
         if self.group is not None and tensor.numel():
-            self._sent.append((self.group.send([tensor], rank, tag), tensor))
+            with _of_a_peer():
+                self._sent.append((self.group.send([tensor], rank, tag), tensor))
 
     def receive(self, tensor: Tensor, rank: int, tag: int) -> None:
         """Wait for a tensor of this shape."""
         if self.group is not None and tensor.numel():
-            self.group.recv([tensor], rank, tag).wait()
+            with _of_a_peer():
+                self._wait(self.group.recv([tensor], rank, tag))
 
     def exchange(
         self, outgoing: Mapping[int, Tensor], incoming: Mapping[int, Tensor], tag: int
@@ -43,15 +66,16 @@ class Peers:
         if self.group is None:
             return
         # Receives come first: gloo sends no data before the receiver is ready.
-        works = [
-            self.group.recv([tensor], rank, tag)
-            for rank, tensor in incoming.items()
-            if tensor.numel()
-        ]
-        for rank, tensor in outgoing.items():
-            self.send(tensor, rank, tag)
-        for work in works:
-            work.wait()
+        with _of_a_peer():
+            works = [
+                self.group.recv([tensor], rank, tag)
+                for rank, tensor in incoming.items()
+                if tensor.numel()
+            ]
+            for rank, tensor in outgoing.items():
+                self.send(tensor, rank, tag)
+            for work in works:
+                self._wait(work)
 
     def gather(self, values: Tensor) -> list[Tensor]:
         """Return the values of all workers, by rank; collective.

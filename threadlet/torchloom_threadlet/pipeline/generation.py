@@ -2,12 +2,14 @@
 
 import math
 import struct
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from torchloom_core.wire.assignment import Assignment
 from torchloom_threadlet.layers.layer import Layer
 from torchloom_threadlet.pipeline.boundaries import Values
+from torchloom_threadlet.pipeline.expert_parts import Experts
 from torchloom_threadlet.pipeline.layers import Program
 from torchloom_threadlet.pipeline.messages import Messages
 from torchloom_threadlet.pipeline.reduction import Reduction
@@ -52,12 +54,18 @@ class Generation:
     ) -> None:
         self.assignment = assignment
         self.reduction = Reduction(assignment, worker, held, messages)
+        self.experts = Experts(held.values())
         self._held, self._program, self._messages = held, program, messages
         self._routes = [
             Route(program, assignment, replica, worker, held, shapes, messages)
             for replica, route in enumerate(assignment.routes)
             if worker in [stage.worker for stage in route]
         ]
+        counts = Counter(stage.worker for route in assignment.routes for stage in route)
+        self._at_once = [
+            sum(count > done for count in counts.values()) for done in range(max(counts.values()))
+        ]
+        """Replicas that all workers compute first, then second, and so on."""
         self.layer_s: dict[int, float] = {}
         self.computed_s = 0.0
         """Of the present step: forward and backward of all own layers and micro-batches."""
@@ -65,9 +73,11 @@ class Generation:
     def compute(self, step: int, batch: Batch) -> dict[int, float]:
         """Compute all own routes, and return the losses known here by replica."""
         self.reduction.begin()
+        self.experts.forget()
         self.computed_s = 0.0
         losses = {}
-        for route in self._routes:
+        for route, at_once in zip(self._routes, self._at_once, strict=False):
+            self.experts.share(at_once / len(self.assignment.routes))
             self.reduction.use(route.replica)
             data = (None, None)
             if route.is_first or route.is_last:
@@ -76,7 +86,15 @@ class Generation:
             if (loss := route.run(step, data)) is not None:
                 losses[route.replica] = loss
             self._measure(route)
+        for at_once in self._at_once[len(self._routes) :]:
+            self.experts.share(at_once / len(self.assignment.routes))
+            self.experts.idle(self._program.micro_batches)
         return losses
+
+    def reduce(self) -> None:
+        """Reduce all gradients over the workers that have the same; collective."""
+        self.reduction.reduce()
+        self.experts.reduce(self._program.micro_batches)
 
     def _measure(self, route: Route) -> None:
         for number, seconds in route.seconds().items():
@@ -99,10 +117,11 @@ class Generation:
         return Shared(tuple(map(_number, found[:replicas])), norm, ballots)
 
     def commit(self) -> None:
-        """Apply the reduced gradients to all own layers."""
+        """Apply the reduced gradients to all own layers and experts."""
         self.reduction.use_total()
         for layer in self._held.values():
             layer.commit()
+        self.experts.commit()
 
 
 def vote(messages: Messages, step: int, asked: int) -> int:

@@ -23,7 +23,7 @@ def register_knobs(loom: Any, program: Program, worker: Worker) -> None:
         optimizer = program.optimizer([nn.Parameter(torch.zeros(1))])
         scheduler = program.scheduler(optimizer) if program.scheduler is not None else None
     for setting in settings(optimizer, scheduler):
-        _OfAllLayers(setting, lambda: worker.held.values()).register(loom)
+        _OfAllLayers(setting, lambda: worker.trained).register(loom)
 
     def set_clip_norm(value: float) -> None:
         worker.clip_norm = value

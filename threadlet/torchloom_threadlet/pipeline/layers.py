@@ -9,12 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from torchloom_core.floor.errors import ConfigError
-from torchloom_threadlet.layers.layer import Layer, mixed
+from torchloom_core.wire.generations import ExpertLayer
+from torchloom_threadlet.layers.layer import Layer, mixed, state_bytes
+from torchloom_threadlet.pipeline.expert_parts import expert_layers
 
 Factory = Callable[[], nn.Module]
 Loss = Callable[[Any, Any], Tensor]
 _CPU = torch.device("cpu")
-_DEFAULT_COPIES = 3  # of the weights: themselves and the two moments of Adam
 
 
 @dataclass(frozen=True)
@@ -80,24 +81,11 @@ class Program:
         with torch.device("meta"):
             return tuple(factory() for factory in self.layers)
 
+    @cached_property
+    def expert_layers(self) -> tuple[ExpertLayer, ...]:
+        """Those that have experts."""
+        return expert_layers(self.on_meta)
+
     def layer_bytes(self) -> tuple[int, ...]:
         """Return the bytes of each layer's weights and optimizer state, about."""
-        return tuple(self._bytes(module) for module in self.on_meta)
-
-    def _bytes(self, module: nn.Module) -> int:
-        weights = list(module.parameters())
-        total = sum(weight.nbytes for weight in weights)
-        if not weights:
-            return 0
-        try:
-            optimizer = self.optimizer(weights)
-            for weight in weights:
-                weight.grad = torch.empty_like(weight)
-            optimizer.step()
-        except Exception:  # noqa: BLE001 - the user's optimizer may not know the meta device
-            return _DEFAULT_COPIES * total
-        finally:
-            for weight in weights:
-                weight.grad = None
-        states = (state.values() for state in optimizer.state.values())
-        return total + sum(v.nbytes for values in states for v in values if isinstance(v, Tensor))
+        return tuple(state_bytes(module, self.optimizer) for module in self.on_meta)

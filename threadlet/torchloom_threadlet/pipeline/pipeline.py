@@ -14,7 +14,16 @@ from torch._C._distributed_c10d import Store, TCPStore
 
 from torchloom_core.floor.errors import ConfigError, PipelineError
 from torchloom_core.wire.assignment import Assignment, Stage
-from torchloom_core.wire.generations import Begin, Fault, Halt, Join, Leave, Stopped
+from torchloom_core.wire.generations import (
+    NO_EXPERTS,
+    Begin,
+    ExpertState,
+    Fault,
+    Halt,
+    Join,
+    Leave,
+    Stopped,
+)
 from torchloom_threadlet.attachment import attach_once
 from torchloom_threadlet.identity import PlacementArguments, own_node
 from torchloom_threadlet.layers.layer import Layer
@@ -204,6 +213,8 @@ def attach(
         If there are checkpoints, and none can be read.
     """
     program = Program(layers, loss, optimizer, scheduler, replicas, micro_batches, seed)
+    if program.expert_layers and checkpoints is not None:
+        raise ConfigError("checkpoints: need layers without experts: experts are not saved")
     address = rendezvous or os.environ.get(_RENDEZVOUS, "")
     host, _, port = address.rpartition(":")
     if address and not (host and port.isdigit()):
@@ -228,6 +239,7 @@ def attach(
             incarnation=time.time_ns() // 1_000_000,
             store=f"{own_host}:{store.port}",
             layers=len(layers),
+            expert_layers=program.expert_layers,
             replicas=replicas,
             micro_batches=micro_batches,
             committed=saved.step if saved is not None else -1,
@@ -273,7 +285,10 @@ class _Alone:
     def __init__(self, program: Program, name: str, committed: int) -> None:
         route = (Stage(name, 0, len(program.layers)),)
         assignment = Assignment(
-            generation=1, layers=len(program.layers), routes=(route,) * program.replicas
+            generation=1,
+            layers=len(program.layers),
+            routes=(route,) * program.replicas,
+            experts=((name,),) * sum(layer.experts for layer in program.expert_layers),
         )
         self._begin = Begin(assignment=assignment, committed=committed, store="")
 
@@ -291,7 +306,13 @@ class _Alone:
     def wait_for_end(self, generation: int) -> None:
         return
 
-    def progress(self, generation: int, committed: int, layer_s: tuple[float, ...] = ()) -> None:
+    def progress(
+        self,
+        generation: int,
+        committed: int,
+        layer_s: tuple[float, ...] = (),
+        expert_state: ExpertState = NO_EXPERTS,
+    ) -> None:
         return
 
     def close(self, leave: Leave | None) -> None:

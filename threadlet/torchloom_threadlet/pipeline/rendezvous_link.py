@@ -12,8 +12,10 @@ import msgspec
 from torchloom_core.floor.errors import MessageError
 from torchloom_core.wire.generations import (
     MAX_LINE,
+    NO_EXPERTS,
     Beat,
     Begin,
+    ExpertState,
     Fault,
     FromRendezvous,
     FromWorker,
@@ -51,8 +53,14 @@ class Link(Protocol):
     def wait_for_end(self, generation: int) -> None:
         """Wait until the rendezvous has ended a generation."""
 
-    def progress(self, generation: int, committed: int, layer_s: tuple[float, ...] = ()) -> None:
-        """Tell how far the worker is, and the seconds of each layer."""
+    def progress(
+        self,
+        generation: int,
+        committed: int,
+        layer_s: tuple[float, ...] = (),
+        expert_state: ExpertState = NO_EXPERTS,
+    ) -> None:
+        """Tell how far the worker is, and what it has measured."""
 
     def close(self, leave: Leave | None) -> None:
         """End the connection; with a message, on purpose."""
@@ -84,6 +92,7 @@ class RendezvousLink:
         self._stopped = self._asked = 0
         self._committed = join.committed
         self._layer_s: tuple[float, ...] = ()
+        self._expert_state = NO_EXPERTS
         self._is_closed = False
         self._warned = False
         self._thread = threading.Thread(
@@ -125,7 +134,13 @@ class RendezvousLink:
                 lambda: self._halt or self._stopped >= generation or self._last_begun() > generation
             )
 
-    def progress(self, generation: int, committed: int, layer_s: tuple[float, ...] = ()) -> None:
+    def progress(
+        self,
+        generation: int,
+        committed: int,
+        layer_s: tuple[float, ...] = (),
+        expert_state: ExpertState = NO_EXPERTS,
+    ) -> None:
         """Tell how far the worker is, with the next heartbeat."""
         with self._changed:
             if generation != self._join.generation:
@@ -133,6 +148,7 @@ class RendezvousLink:
                 self._report = None
             self._committed = committed
             self._layer_s = layer_s or self._layer_s
+            self._expert_state = expert_state
 
     def close(self, leave: Leave | None) -> None:
         """End the connection; with a message, on purpose."""
@@ -205,5 +221,10 @@ class RendezvousLink:
 
     def _beat(self) -> None:
         while not self._is_closed and self._halt is None:
-            self._send(Beat(committed=self._committed, layer_s=self._layer_s))
+            beat = Beat(
+                committed=self._committed,
+                layer_s=self._layer_s,
+                expert_state=self._expert_state,
+            )
+            self._send(beat)
             time.sleep(_BEAT_S)

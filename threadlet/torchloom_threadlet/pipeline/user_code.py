@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from torchloom_threadlet.experts.peers import PeerError
+
 
 class UserCodeError(BaseException):
     """Carries an error of a layer, loss, optimizer or batch out of torch's pipeline.
@@ -21,4 +23,13 @@ def of_the_user() -> Iterator[None]:
     try:
         yield
     except Exception as error:
+        if isinstance(first_cause(error), PeerError):  # experts send messages in a layer
+            raise
         raise UserCodeError(error) from error
+
+
+def first_cause(error: BaseException) -> BaseException:
+    """Return the error that has caused this one, or itself."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error

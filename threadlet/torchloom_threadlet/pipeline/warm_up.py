@@ -6,8 +6,11 @@ from torch import Tensor
 from torch._C._distributed_c10d import HashStore
 
 from torchloom_core.wire.assignment import Assignment, Stage
+from torchloom_core.wire.generations import Begin
+from torchloom_threadlet.experts.peers import Peers
 from torchloom_threadlet.layers.layer_state import load_bytes, to_bytes
 from torchloom_threadlet.pipeline.boundaries import Values
+from torchloom_threadlet.pipeline.expert_parts import Experts
 from torchloom_threadlet.pipeline.layers import Program
 from torchloom_threadlet.pipeline.messages import Messages
 from torchloom_threadlet.pipeline.reduction import Reduction
@@ -41,7 +44,14 @@ def _train_one(program: Program, number: int, inputs: Values, outputs: Values) -
     layer = alone.layer(0)
     if not layer.parameters:
         return
-    assignment = Assignment(generation=1, layers=1, routes=((Stage(_NAME, 0, 1),),))
+    experts = Experts([layer])
+    assignment = Assignment(
+        generation=1,
+        layers=1,
+        routes=((Stage(_NAME, 0, 1),),),
+        experts=experts.first_of_each(_NAME),
+    )
+    experts.enter(Begin(assignment=assignment, committed=-1, store=""), _NAME, Peers(None))
     messages = Messages()
     route = Route(alone, assignment, 0, _NAME, {0: layer}, (inputs, outputs), messages)
     reduction = Reduction(assignment, _NAME, {0: layer}, messages)
@@ -49,9 +59,11 @@ def _train_one(program: Program, number: int, inputs: Values, outputs: Values) -
     zeros = tuple(torch.zeros_like(value, device=program.device) for value in inputs)
     route.run(0, (zeros, torch.zeros(len(zeros[0]))))
     reduction.reduce()
+    experts.reduce(1)
     messages.agree([0])
     reduction.use_total()
     layer.commit()
+    experts.commit()
     load_bytes(layer, to_bytes(layer))
 
 

@@ -6,20 +6,24 @@ import re
 import time
 from collections.abc import Mapping
 
+import torch.distributed as dist
+
 from torchloom_core.floor.errors import PipelineError
 from torchloom_core.wire.assignment import Copy
 from torchloom_core.wire.generations import Begin, Fault, Halt, Stopped
+from torchloom_threadlet.experts.peers import Peers
 from torchloom_threadlet.layers.layer import Layer
 from torchloom_threadlet.pipeline.adapter import PipelineAdapter
 from torchloom_threadlet.pipeline.boundaries import Values, boundaries, described
 from torchloom_threadlet.pipeline.checkpoints import Moment, PipelineCheckpoints
 from torchloom_threadlet.pipeline.copying import copy
+from torchloom_threadlet.pipeline.expert_parts import Experts
 from torchloom_threadlet.pipeline.generation import Batch, Generation, vote
 from torchloom_threadlet.pipeline.group import Group
 from torchloom_threadlet.pipeline.layers import Program
 from torchloom_threadlet.pipeline.messages import Messages
 from torchloom_threadlet.pipeline.rendezvous_link import Link
-from torchloom_threadlet.pipeline.user_code import of_the_user
+from torchloom_threadlet.pipeline.user_code import first_cause, of_the_user
 from torchloom_threadlet.pipeline.warm_up import warm_up
 
 _log = logging.getLogger(__name__)
@@ -139,7 +143,7 @@ class Worker:
         is_done = False
         while not is_done:
             losses = running.compute(step, batch)
-            running.reduction.reduce()
+            running.reduce()
             shared = running.share(losses, self._adapter.ballot())
             is_done = not self._adapter.count(shared.ballots)
         running.reduction.clip(shared.grad_norm, self.clip_norm)
@@ -155,6 +159,8 @@ class Worker:
         )
         if stop > self.number:
             self._stop()
+        else:
+            running.experts.mirror(step)
 
     def _commit(self) -> None:
         """Apply the gradients of the step that is reduced."""
@@ -163,14 +169,17 @@ class Worker:
             self._last.commit()
         self._adapter.committed(self._reduced_in)
         self.committed, self.losses = self._reduced, self._reduced_losses
+        state = self._last.experts.state()
         self._reduced, self._last, self._spare = -1, None, {}
-        self._link.progress(self.number, self.committed, self._seconds())
+        self._link.progress(self.number, self.committed, self._seconds(), state)
 
     def _fault(self, error: RuntimeError) -> None:
         """Leave the present generation after an error of a send, receive or collective."""
-        reason = _short(error)
+        cause = first_cause(error)
+        reason = _short(cause)
         _log.info("generation %d: %s", self.number, reason)
-        error.__traceback__ = None  # it holds the group, and with that all its connections
+        for one in (error, cause):  # a traceback holds the group, and with that its connections
+            one.__traceback__ = None
         self._link.report(Fault(generation=self.number, detail=reason))
         self._link.wait_for_end(self.number)
         self._stop()
@@ -180,13 +189,17 @@ class Worker:
         self._running = self._begin = None
         self._messages.forget()
         self._group.leave()
+        experts = Experts(self._has().values())
+        experts.leave()
         self._link.report(
             Stopped(
                 generation=self.number,
                 committed=self.committed,
                 reduced=self._reduced,
                 layers=tuple(sorted(self.held if self._reduced >= 0 else self._has())),
+                experts=experts.held(only_own=self._reduced >= 0),
                 layer_s=self._seconds(),
+                expert_state=experts.state(),
             )
         )
 
@@ -256,6 +269,9 @@ class Worker:
         has = self._has()
         self.held = {layer: has.pop(layer) for layer in mine}
         self._spare = has
+        peers = Peers(dist.group.WORLD, self._group.wait)
+        with of_the_user():
+            Experts(self.held.values()).enter(begin, self._name, peers)
         self._running = Generation(
             self._program, assignment, self._name, self.held, self._shapes, self._messages
         )
@@ -277,6 +293,11 @@ class Worker:
         with of_the_user():
             for layer in missing.values():
                 self._checkpoints.load(layer)
+
+    @property
+    def trained(self) -> list[Layer]:
+        """The layers and experts that it has, each with its optimizer."""
+        return [*self.held.values(), *Experts(self.held.values()).own]
 
     def _has(self) -> dict[int, Layer]:
         return {**self._spare, **self.held}
@@ -313,7 +334,7 @@ class Worker:
         self._is_behind = False
 
 
-def _short(error: RuntimeError) -> str:
+def _short(error: BaseException) -> str:
     """Return gloo's reason without its source file, and without its advice."""
     line = (str(error).splitlines() or [type(error).__name__])[0]
     return re.sub(r"^\[\S*\] ", "", line).split(". ")[0][:200]
