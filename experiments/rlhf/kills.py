@@ -96,7 +96,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=10.0, help="with kills, all seeds")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=500, help="steps that are compared")
-    parser.add_argument("--rollouts", type=int, default=3)
+    parser.add_argument("--rollouts", type=int, default=4)
     parser.add_argument("--kill-every-s", type=float, default=8.0, help="mean of an exponential")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()

@@ -124,7 +124,9 @@ class Play:
 
     def _queue(self) -> None:
         bind = self._environment["TORCHLOOM_ROLLOUT_QUEUE"]
-        self._start("queue", "torchloom_core.cli", "rollout-queue", "--bind", bind)
+        self._start(
+            "queue", "torchloom_core.cli", "rollout-queue", "--bind", bind, "--max-batches", "8"
+        )
 
     def _start_rollout(self, group: str) -> Any:
         self._count += 1
