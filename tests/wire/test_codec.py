@@ -35,6 +35,7 @@ from torchloom_core.wire.operations import (
     Rewind,
     SetKnob,
     SetKnobs,
+    StartRole,
     Withdraw,
 )
 
@@ -56,7 +57,7 @@ probe_addresses = st.builds(
     port=st.integers(1, 65_535),
     token=st.binary(min_size=32, max_size=32).map(bytes.hex),
 )
-_WITH_FIELDS = (SetKnob, SetKnobs, Rewind, Probe, Cut, FencedChange, Withdraw)
+_WITH_FIELDS = (SetKnob, SetKnobs, Rewind, Probe, Cut, FencedChange, StartRole, Withdraw)
 fenced = st.one_of(
     st.builds(SetKnobs, values=st.dictionaries(knobs, values, max_size=3)),
     st.builds(Rewind, skip=counts),
@@ -71,6 +72,7 @@ operations = st.one_of(
         probe_bytes=st.integers(MIN_PROBE_BYTES, MAX_PROBE_BYTES),
     ),
     st.builds(Cut, quorum_id=counts),
+    st.builds(StartRole, role=names),
     st.builds(
         FencedChange,
         number=int64,

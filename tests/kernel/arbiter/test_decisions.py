@@ -287,4 +287,14 @@ def test_the_breaker_opens_after_failures_and_closes_with_time():
 
 def test_the_breaker_denies_only_high_impact_actions():
     names = {name for name in installed() if kind_named(name).high_impact}
-    assert names == {"drain", "evict", "knobs", "migrate", "pause", "rewind", "suspend"}
+    assert names == {
+        "assign_role",
+        "drain",
+        "evict",
+        "knobs",
+        "migrate",
+        "pause",
+        "regroup",
+        "rewind",
+        "suspend",
+    }
