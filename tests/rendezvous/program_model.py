@@ -8,21 +8,28 @@ import random
 from collections import deque
 from dataclasses import dataclass, field
 
+from torchloom_core.assignments.experts import mirrors
 from torchloom_core.live.rendezvous.rendezvous import Rendezvous
 from torchloom_core.live.rendezvous.settings import Settings
+from torchloom_core.wire.assignment import Copy
 from torchloom_core.wire.generations import (
     Begin,
+    ExpertLayer,
+    ExpertState,
     Fault,
     Halt,
     Join,
     Leave,
+    Mirror,
     Regroup,
     Stop,
     Stopped,
 )
 from torchloom_core.wire.planned_changes import Change
 
-LAYERS = 6
+LAYERS, EXPERTS = 6, 4
+FIRST = 100  # of the experts' numbers among a worker's parts
+EVERY = 2  # steps between two copies of an expert in a peer's memory
 
 
 class Violation(AssertionError):
@@ -37,7 +44,11 @@ class Worker:
     reduced: int = -1
     generation: int = 0
     begin: Begin | None = None
-    layers: dict = field(default_factory=lambda: dict.fromkeys(range(LAYERS), -1))
+    layers: dict = field(
+        default_factory=lambda: dict.fromkeys([*range(LAYERS), *range(FIRST, FIRST + EXPERTS)], -1)
+    )
+    memory: dict = field(default_factory=dict)
+    to_mirror: list = field(default_factory=list)
     to_copy: list = field(default_factory=list)
     phase: str = "waits"
     asked: int = 0
@@ -48,16 +59,27 @@ class Worker:
 
     @property
     def needs(self):
-        return self.begin.assignment.layers_of(self.name) if self.begin else ()
+        if not self.begin:
+            return ()
+        experts = self.begin.assignment.experts_of(self.name)
+        return (*self.begin.assignment.layers_of(self.name), *(FIRST + e for e in experts))
+
+    def has(self):
+        """Return the parts that it has whole, as of its last step."""
+        held = self.needs if self.reduced > self.committed else self.layers
+        return {n for n in held if self.layers.get(n) == self.committed}
 
 
 class Model:
     """A run of ``workers``; each call of :meth:`act` is one event that was possible."""
 
-    def __init__(self, seed, workers=4, standbys=1, replicas=2, steps=6, kind=Rendezvous, kills=3):
+    def __init__(
+        self, seed, workers=4, standbys=1, replicas=2, steps=6, kind=Rendezvous, kills=3, copies=0
+    ):
         self.random = random.Random(seed)
         self.kind, self.steps, self.kills_left = kind, steps, kills
         self.now_s, self.replicas = 0.0, replicas
+        self.expert_layers = (ExpertLayer(EXPERTS, copies=copies),) if copies else ()
         settings = Settings(workers=workers, standbys=standbys)
         self.saved = None
         self.rendezvous = kind(settings, 0.0, self.save)
@@ -67,6 +89,7 @@ class Model:
         self.computed = {}
         self.events = []
         self.starts = 0
+        self.checked = set()
         self.halted = ""
         self.best = -1
         for number in range(workers):
@@ -86,6 +109,7 @@ class Model:
                 layers=LAYERS,
                 replicas=self.replicas,
                 layer_bytes=(1,) * LAYERS,
+                expert_layers=self.expert_layers,
             )
         )
 
@@ -127,10 +151,14 @@ class Model:
             return ["finish"]
         if worker.phase == "copies":
             return ["copy"] if self.can_copy(worker) else self.errors(worker)
+        if worker.phase == "mirrors":
+            source = self.workers[worker.to_mirror[0][1]]
+            sent = source.generation == g and source.committed >= worker.committed
+            return (["mirror"] if sent else []) + self.errors(worker)
         if worker.phase == "computes":
             return ["compute", *self.errors(worker)]
         if worker.phase == "computed":
-            peers = {p for n in worker.needs for p in worker.begin.assignment.holders(n)}
+            peers = {p for n in worker.needs for p in self.holders(worker, n)}
             done = all((g, k, peer) in self.computed for peer in peers)
             return (["reduce"] if done else []) + self.errors(worker)
         if worker.phase == "voted":
@@ -151,6 +179,10 @@ class Model:
         )
         return ["error"] if broken else []
 
+    def holders(self, worker, part):
+        assignment = worker.begin.assignment
+        return assignment.experts[part - FIRST] if part >= FIRST else assignment.holders(part)
+
     def can_copy(self, worker):
         copy = worker.to_copy[0]
         source = self.workers[copy.source]
@@ -166,11 +198,22 @@ class Model:
     def copy(self, worker):
         copy = worker.to_copy.pop(0)
         source = self.workers[copy.source]
+        self.restore(source, copy.layer)
         if source.layers.get(copy.layer) != worker.committed:
             self.fail(f"{source.name} sends layer {copy.layer} of {source.layers}")
         worker.layers[copy.layer] = worker.committed
         if not worker.to_copy:
             worker.phase = "computes"
+
+    def restore(self, worker, part):
+        """Take an expert from memory, if it is not held."""
+        if worker.layers.get(part) != worker.committed and part in worker.memory:
+            worker.layers[part] = worker.committed
+
+    def mirror(self, worker):
+        part, _ = worker.to_mirror.pop(0)
+        worker.memory[part] = worker.committed
+        worker.phase = "mirrors" if worker.to_mirror else "computes"
 
     def compute(self, worker):
         for layer in worker.needs:
@@ -188,7 +231,11 @@ class Model:
         g, k = worker.generation, worker.committed + 1
         self.apply(worker)
         asked = max(self.cast[g, k, name] for name in worker.begin.assignment.workers)
-        worker.phase = "computes"
+        experts, names = worker.begin.assignment.experts, worker.begin.assignment.workers
+        due = [e for e in range(len(experts)) if (k + e) % EVERY == 0]
+        peers = mirrors(experts, names)
+        worker.to_mirror = [(FIRST + e, experts[e][0]) for e in due if peers[e] == worker.name]
+        worker.phase = "mirrors" if worker.to_mirror else "computes"
         if asked > g:
             self.stop(worker)
 
@@ -200,14 +247,17 @@ class Model:
         self.best = max(self.best, worker.committed)
 
     def stop(self, worker):
-        held = worker.needs if worker.reduced > worker.committed else worker.layers
-        whole = tuple(n for n in held if worker.layers.get(n) == worker.committed)
+        whole = worker.has()
         worker.outbox.append(
             Stopped(
                 generation=worker.generation,
                 committed=worker.committed,
                 reduced=worker.reduced,
-                layers=whole,
+                layers=tuple(n for n in whole if n < FIRST),
+                experts=tuple(n - FIRST for n in whole if n >= FIRST),
+                expert_state=ExpertState(
+                    mirrors=tuple(Mirror(n - FIRST, step) for n, step in worker.memory.items())
+                ),
             )
         )
         worker.phase, worker.to_copy = "stopped", []
@@ -259,6 +309,8 @@ class Model:
     def send(self, sends):
         for name, message in sends:
             worker = self.workers.get(name)
+            if isinstance(message, Begin):
+                self.check_left_out(message)
             if isinstance(message, Halt):
                 self.halted = message.why
                 if message.status == "lost":
@@ -266,21 +318,34 @@ class Model:
             if worker is not None and worker.is_alive:
                 worker.inbox.append(message)
 
+    def there(self, names):
+        """Return the workers of these that are alive and can be at the latest step of them."""
+        alive = [w for w in self.workers.values() if w.is_alive and w.name in names]
+        alive = [w for w in alive if w.generation]
+        step = max((w.committed for w in alive), default=-1)
+        return [w for w in alive if w.committed == step or w.committed == step - 1 == w.reduced - 1]
+
     def check_lost(self):
         """A run may end only if no assignment can follow; who is left out gives up its layers."""
-        members = self.saved.assignment.workers if self.saved else ()
-        alive = [w for w in self.workers.values() if w.is_alive and w.name in members]
-        alive = [w for w in alive if w.generation]
-        step = max((w.committed for w in alive), default=None)
-        if step is None:
-            return
-        there = set()
-        for worker in alive:
-            if worker.committed == step or worker.committed == step - 1 == worker.reduced - 1:
-                held = worker.needs if worker.reduced > worker.committed else worker.layers
-                there |= {n for n in held if worker.layers.get(n) == worker.committed}
-        if there == set(range(LAYERS)):
+        there = self.there(self.saved.assignment.workers if self.saved else ())
+        held = {n for worker in there for n in worker.has() | worker.memory.keys()}
+        experts = range(FIRST, FIRST + EXPERTS * bool(self.expert_layers))
+        if set(range(LAYERS)) <= held and (not experts or held & set(experts)):
             self.fail(f"it ends ({self.halted}), although each layer is held")
+
+    def check_left_out(self, begin):
+        """An expert is left out only if no worker holds it, or has it in memory."""
+        number = begin.assignment.generation
+        if number in self.checked or number == 1:
+            return
+        self.checked.add(number)
+        for worker in self.there([w.name for w in self.workers.values() if w.phase == "stopped"]):
+            for part in worker.has() | worker.memory.keys():
+                if part >= FIRST and self.expert_layers:
+                    if not begin.assignment.experts[part - FIRST]:
+                        self.fail(f"expert {part - FIRST} is left out: {worker.name} has it")
+                    if part in worker.memory and worker.committed - worker.memory[part] > 2 * EVERY:
+                        self.fail(f"{worker.name}'s memory is old: {worker.memory}")
 
     def told(self, worker):
         message = worker.inbox.popleft()
@@ -305,12 +370,18 @@ class Model:
         if worker.committed == begin.committed - 1 == worker.reduced - 1 and worker.generation:
             self.apply(worker)
         elif worker.committed != begin.committed:
-            worker.committed, worker.layers = begin.committed, {}
+            worker.committed, worker.layers, worker.memory = begin.committed, {}, {}
         worker.begin = begin
         if not is_in:
-            worker.generation, worker.phase, worker.layers = 0, "waits", {}
+            worker.generation, worker.phase, worker.layers, worker.memory = 0, "waits", {}, {}
             worker.committed = worker.reduced = -1
             return
         worker.generation, worker.asked = begin.assignment.generation, 0
-        worker.to_copy = [copy for copy in begin.copies if copy.target == worker.name]
+        shifted = [Copy(FIRST + c.layer, c.source, c.target) for c in begin.expert_copies]
+        copies = [*begin.copies, *shifted]
+        worker.to_copy = [copy for copy in copies if copy.target == worker.name]
+        for part in worker.needs:
+            if part >= FIRST and part not in [copy.layer for copy in worker.to_copy]:
+                self.restore(worker, part)
+                worker.memory.pop(part, None)
         worker.phase = "copies" if worker.to_copy else "computes"

@@ -9,7 +9,13 @@ from torchloom_core.live.rendezvous.holdings import Holdings
 from torchloom_core.live.rendezvous.rendezvous import Rendezvous
 from torchloom_core.wire.generations import Fault, Stopped
 
-SIZES = [{"workers": 3}, {"workers": 5}, {"workers": 7, "replicas": 3, "kills": 5}]
+SIZES = [
+    {"workers": 3},
+    {"workers": 5},
+    {"workers": 7, "replicas": 3, "kills": 5},
+    {"workers": 4, "replicas": 3, "copies": 1},
+    {"workers": 5, "replicas": 5, "standbys": 0, "kills": 2, "copies": 2},
+]
 
 
 def walks(seeds, **options):
@@ -74,6 +80,16 @@ def ignores_kept_gradients(reports):
         for name, report in reports.items()
     }
     return Holdings(latest, whole, dict.fromkeys(whole, frozenset()))
+
+
+def no_memory(has):
+    return has, {}
+
+
+def test_the_model_finds_a_rendezvous_that_forgets_the_experts_in_memory(monkeypatch):
+    monkeypatch.setattr(rendezvous, "with_mirrors", no_memory)
+    with pytest.raises(Violation, match="is left out"):
+        walks(range(1500), workers=4, replicas=3, copies=1)
 
 
 @pytest.mark.parametrize("function", [takes_the_least_step, ignores_kept_gradients])
