@@ -4,10 +4,20 @@ import asyncio
 
 import pytest
 
+from tests.deadlines import DEADLINE_S
 from tests.pipeline.fleet import Fleet, assert_same, undisturbed
 from tests.waiting import eventually
 from torchloom_core.wire.messages import Hello
-from torchloom_core.wire.operations import Checkpoint, FencedChange, Pause, Resume, SetKnobs
+from torchloom_core.wire.operations import (
+    Checkpoint,
+    Drain,
+    FencedChange,
+    Pause,
+    Resume,
+    SetKnobs,
+    Store,
+    Suspend,
+)
 
 pytestmark = pytest.mark.integration
 FOREVER = 100_000
@@ -122,6 +132,48 @@ async def test_three_workers_go_on_from_a_checkpoint_of_four_as_if_nothing_was(r
         three.close()
     assert min(three.losses("x0")) == saved + 2
     assert_same(found, undisturbed(steps, scheduler=None, knobs={changed: changes})[1])
+
+
+@pytest.mark.long
+async def test_a_drained_worker_leaves_with_the_commit_of_a_step(run, capfd):
+    four, steps = run(4), 60
+    await four.start(steps, *WORKERS)
+    await four.goes_on("w0")
+    ack = await four.weaver.ask(four.hellos["w2"], Drain())
+    assert ack.status == "applied"
+    found = await asyncio.to_thread(four.fleet.weights, "w0", "w1", "w3")
+    four.fleet.processes["w2"].join(DEADLINE_S)
+    assert four.fleet.processes["w2"].exitcode == 0
+    assert_same(found, undisturbed(steps, scheduler=None)[1])
+    log = capfd.readouterr().err
+    assert "generation 2: without w2" in log
+    assert "stops" not in log.split("generation 2")[0]
+
+
+@pytest.mark.long
+async def test_a_suspended_pipeline_is_stored_by_all_and_all_leave(run, tmp_path):
+    four, steps = run(4), 40
+    more = {"options": {"checkpoints": str(tmp_path / "saved")}, "scheduler": None}
+    await four.start(steps, *WORKERS, **more)
+    await four.goes_on("w0")
+    await four.send(1, Suspend(depth="stored"), *WORKERS, cause="v1")
+    (step,) = {ack.step for ack in await four.ends(1, *WORKERS)}
+    for number, operation in ((2, Store()), (3, Drain())):
+        for name in WORKERS:
+            await four.weaver.send(four.hellos[name], operation, f"c{number}-{name}", cause="v1")
+        await four.ends(number, *WORKERS)
+    for name in WORKERS:
+        four.fleet.processes[name].join(DEADLINE_S)
+        assert four.fleet.processes[name].exitcode == 0
+    assert max(four.fleet.losses("w0")) <= step + 1
+    again = Fleet(tmp_path, 3)
+    try:
+        again.start(steps, "x0", "x1", "x2", **more)
+        found = await asyncio.to_thread(again.weights, "x0", "x1", "x2")
+    finally:
+        again.close()
+    assert min(again.losses("x0")) == step + 2
+    assert_same(found, undisturbed(steps, scheduler=None)[1])
 
 
 @pytest.mark.long

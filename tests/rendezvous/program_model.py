@@ -56,6 +56,7 @@ class Worker:
     outbox: deque = field(default_factory=deque)
     sent: list = field(default_factory=list)
     is_alive: bool = True
+    retires: bool = False
 
     @property
     def needs(self):
@@ -137,6 +138,8 @@ class Model:
             possible += [("replace", worker) for worker in gone if self.random.random() < 0.2]
             if self.random.random() < 0.05:
                 possible.append(("change", self.random.choice([*self.workers.values()])))
+            if self.random.random() < 0.02:
+                possible += [("retire", worker) for worker in alive if not worker.retires]
         if not possible:
             return False
         what, worker = self.random.choice(possible)
@@ -275,6 +278,11 @@ class Model:
         worker.is_alive = False
         worker.outbox.append(None)
 
+    def retire(self, worker):
+        self.kills_left -= 1
+        worker.retires = True
+        worker.outbox.append(Leave(committed=worker.committed, at_once=False))
+
     def repeat(self, worker):
         worker.outbox.append(self.random.choice(worker.sent))
 
@@ -372,6 +380,9 @@ class Model:
         elif worker.committed != begin.committed:
             worker.committed, worker.layers, worker.memory = begin.committed, {}, {}
         worker.begin = begin
+        if worker.retires:
+            worker.outbox.append(Leave(committed=worker.committed))
+            worker.is_alive = False
         if not is_in:
             worker.generation, worker.phase, worker.layers, worker.memory = 0, "waits", {}, {}
             worker.committed = worker.reduced = -1

@@ -162,10 +162,15 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True, tag="beat"):
 
 
 class Leave(msgspec.Struct, frozen=True, kw_only=True, tag="leave"):
-    """A worker ends on purpose: ``finished`` with all steps, the last of them ``committed``."""
+    """A worker ends on purpose: ``finished`` with all steps, the last of them ``committed``.
+
+    Not ``at_once``: it takes part until the others have agreed to go on without it, with the
+    commit of a step; then it leaves.
+    """
 
     finished: bool = False
     committed: Step = -1
+    at_once: bool = True
 
 
 FromWorker = Join | Fault | Stopped | Beat | Leave

@@ -29,12 +29,15 @@ class Inherited(msgspec.Struct, frozen=True):
         The knobs, and the pending change.
     pause : str
         What has the others pause, "" for nothing.
+    is_suspended : bool
+        Whether that is a suspension.
     save : int
         The step that the others save, if it is the present one.
     """
 
     standing: str
     pause: str = ""
+    is_suspended: bool = False
     save: int = -1
 
 
@@ -45,6 +48,8 @@ class PipelineAdapter(Adapter):
     ----------
     has_left : bool
         Whether the worker was drained.
+    is_in_pause : bool
+        Whether a command has come in the pause at the present step.
     save_step : int
         The last step for which a checkpoint was requested, -1 for none.
     """
@@ -55,14 +60,35 @@ class PipelineAdapter(Adapter):
         self.has_left = False
         self.save_step = -1
         self._figures: dict[str, float] = {}
+        self.is_in_pause = False
+        self._refuse_to_leave: Callable[[], object] = lambda: None
+        self._meet: Callable[[str], object] = lambda name: None
         self._is_closed = False
 
     def rejoin(self) -> None:
         """Return at once: the rendezvous has workers wait for a part."""
 
-    def begin(self, step: int, is_called: Callable[[], bool]) -> None:
-        """Vote from now on; ``is_called()`` is true while the pipeline needs a paused worker."""
+    def begin(
+        self,
+        step: int,
+        is_called: Callable[[], bool],
+        refuse_to_leave: Callable[[], object],
+        meet: Callable[[str], object],
+    ) -> None:
+        """Vote from now on.
+
+        Parameters
+        ----------
+        is_called : callable
+            ``is_called()`` is true while the pipeline needs a worker that is paused.
+        refuse_to_leave : callable
+            Raises if this worker must not leave.
+        meet : callable
+            ``meet(name)`` waits until all workers, which are paused, have called it.
+        """
         self.worker.step = step
+        self._refuse_to_leave, self._meet = refuse_to_leave, meet
+        self.worker.meet = self._take_part_in_pause
         self.worker.is_called = is_called
         self.worker.changes.can_vote = True
         self.worker.starting.built()
@@ -72,13 +98,25 @@ class PipelineAdapter(Adapter):
         """Take the metrics of the step that is over."""
         self._figures = dict(figures)
 
+    def _take_part_in_pause(self, name: str) -> None:
+        self.is_in_pause = True
+        if self.worker.lease.is_held:  # what follows is done by all
+            self._meet(name)
+
     def boundary(self, step: int | None) -> tuple[int | None, Mapping[str, Any]]:
         """Return the step's number and its metrics."""
+        self.is_in_pause = False
         return step, self._figures
 
     def leave(self) -> None:
-        """Give up the part with the next step boundary."""
+        """Give up the part, unless layers would be lost; where all are suspended, all leave."""
+        if not self.worker.lease.is_held:
+            self._refuse_to_leave()
         self.has_left = True
+
+    def follow(self) -> None:
+        """Set knobs like the others, in the last steps of a worker that has left."""
+        self.worker.make_due(knobs_only=True)
 
     def close(self) -> None:
         """Vote for nothing more."""
@@ -121,7 +159,8 @@ class PipelineAdapter(Adapter):
         worker = self.worker
         standing = worker.changes.standing(worker.actuators.fenced_values())
         pause = worker.lease.cause if worker.state == "paused" else ""
-        return msgspec.json.encode(Inherited(standing, pause, self.save_step)).decode()
+        found = Inherited(standing, pause, worker.lease.is_held, self.save_step)
+        return msgspec.json.encode(found).decode()
 
     def take_over(self, text: str) -> None:
         """Set the knobs as the others have them, before the first own step.
@@ -134,7 +173,9 @@ class PipelineAdapter(Adapter):
         worker, inherited = self.worker, msgspec.json.decode(text, type=Inherited)
         worker.take_over(inherited.standing)
         self.save_step = inherited.save
-        if inherited.pause and not worker.is_pause_over(inherited.pause):
+        if inherited.is_suspended:
+            worker.suspend(inherited.pause)
+        elif inherited.pause and not worker.is_pause_over(inherited.pause):
             worker.pause(inherited.pause)
 
     def look_again(self) -> None:
@@ -145,8 +186,9 @@ class PipelineAdapter(Adapter):
 
     def rest(self) -> bool:
         """Wait while the worker is paused and not called; return whether it still takes part."""
-        if self.worker.state == "paused":
-            self.worker.execute_pending()
+        if self.worker.state != "paused":
+            return True
+        self.worker.execute_pending()
         return self.worker.going
 
     def place(self, assignment: Assignment, name: str) -> None:

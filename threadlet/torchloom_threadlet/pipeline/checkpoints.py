@@ -66,6 +66,8 @@ class PipelineCheckpoints:
     ----------
     step : int
         Of the checkpoint that a new run begins with; -1 for none.
+    problem : str
+        Why the last save has failed, "" if it has not.
 
     Raises
     ------
@@ -84,6 +86,7 @@ class PipelineCheckpoints:
         self._loaded, self._generation = _newest(self._storage)
         found = self._loaded.manifest if self._loaded is not None else None
         self.step = found.step if found is not None else -1
+        self.problem = ""
         self._threads: list[threading.Thread] = []
         self._saved: tuple[int, str] = (self.step, "")
 
@@ -130,7 +133,7 @@ class PipelineCheckpoints:
         """
         if self._saved == (moment.step, moment.name):
             return
-        self._saved = moment.step, moment.name
+        self._saved, self.problem = (moment.step, moment.name), ""
         self._threads = [thread for thread in self._threads if thread.is_alive()]
         if not moment.name:
             self._complain(moment.step, "the first worker has no checkpoints=")
@@ -169,7 +172,8 @@ class PipelineCheckpoints:
         self._note(SAVED, {"tier": PATH, "step": order.step, "seconds": seconds})
 
     def _complain(self, step: int, why: str) -> None:
-        _logger.warning("no checkpoint at step %d: %s", step, why)
+        self.problem = f"no checkpoint at step {step}: {why}"
+        _logger.warning("%s", self.problem)
         self._note(FAILED, {"tier": PATH, "step": step, "why": why})
 
 

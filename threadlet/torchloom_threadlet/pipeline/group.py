@@ -1,6 +1,7 @@
 """The gloo group of a generation, and how another thread ends whatever waits in it."""
 
 import contextlib
+import re
 import socket
 import threading
 import time
@@ -126,6 +127,26 @@ class Group:
         if self.is_over:
             raise RuntimeError(f"generation {self._generation} is over")
 
+    def gather(
+        self, name: str, worker: str, text: str, members: Sequence[str], at_most_s: float
+    ) -> list[str]:
+        """Return the texts of all members, once each has called this for ``name``.
+
+        Raises
+        ------
+        RuntimeError
+            If the generation ends, or a member does not come.
+        """
+        end_s = time.monotonic() + at_most_s
+        self.store.set(f"{name}/{worker}", text)
+        keys = [f"{name}/{member}" for member in members]
+        while not self.store.check(keys):
+            self.check()
+            if time.monotonic() > end_s:
+                raise RuntimeError(f"need all workers within {at_most_s:g} s, one has not come")
+            time.sleep(_LOOK_S)
+        return [self.store.get(key).decode() for key in keys]
+
     def end(self, generation: int) -> None:
         """End all that this process waits for in this generation; called by another thread."""
         with self._lock:
@@ -152,3 +173,9 @@ def _client(store: str) -> Store:
     except OSError as error:
         raise RuntimeError(f"no store at {store}: {error.strerror or error}") from None
     return TCPStore(host, int(port), is_master=False, wait_for_workers=False, timeout=_ANSWER)
+
+
+def reason_of(error: BaseException) -> str:
+    """Return gloo's reason without its source file, and without its advice."""
+    line = (str(error).splitlines() or [type(error).__name__])[0]
+    return re.sub(r"^\[\S*\] ", "", line).split(". ")[0][:200]

@@ -122,7 +122,10 @@ class Pipeline:
         losses = self._worker.losses
         loss = sum(losses) / len(losses)
         self.loom.step(self._worker.committed, loss=loss)
-        return None if self._has_left else loss
+        if not self._has_left:
+            return loss
+        self._worker.retire(batch)
+        return None
 
     @property
     def _has_left(self) -> bool:
@@ -259,9 +262,10 @@ def attach(
     if saved is not None:
         adapter.worker.saves_together = True
         loom.on_checkpoint(own_part.save)
+        loom.on("store", own_part.store)
         if saved.shared is not None:
             loom.load_state_dict(saved.shared)
-    adapter.begin(own_part.committed, own_part.is_called)
+    adapter.begin(own_part.committed, own_part.is_called, own_part.refuse_to_leave, own_part.meet)
     return Pipeline(own_part, link, group, store, loom, saved)
 
 
@@ -313,6 +317,9 @@ class _Alone:
         layer_s: tuple[float, ...] = (),
         expert_state: ExpertState = NO_EXPERTS,
     ) -> None:
+        return
+
+    def retire(self) -> None:
         return
 
     def close(self, leave: Leave | None) -> None:

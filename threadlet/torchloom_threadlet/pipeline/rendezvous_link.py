@@ -1,5 +1,6 @@
 """A worker's connection to the rendezvous, served by a thread of its own."""
 
+import contextlib
 import logging
 import socket
 import threading
@@ -61,6 +62,9 @@ class Link(Protocol):
         expert_state: ExpertState = NO_EXPERTS,
     ) -> None:
         """Tell how far the worker is, and what it has measured."""
+
+    def retire(self) -> None:
+        """Ask that the others go on without this worker."""
 
     def close(self, leave: Leave | None) -> None:
         """End the connection; with a message, on purpose."""
@@ -150,12 +154,16 @@ class RendezvousLink:
             self._layer_s = layer_s or self._layer_s
             self._expert_state = expert_state
 
+    def retire(self) -> None:
+        """Ask that the others go on without this worker."""
+        self._send(Leave(committed=self._committed, at_once=False))
+
     def close(self, leave: Leave | None) -> None:
         """End the connection; with a message, on purpose."""
         self._is_closed = True
         if leave is not None:
             self._send(leave)
-        with self._changed:
+        with self._changed, contextlib.suppress(OSError):  # it has just ended by itself
             if self._socket is not None:
                 self._socket.close() if leave is None else self._socket.shutdown(socket.SHUT_WR)
         if threading.current_thread() is not self._thread:

@@ -1,34 +1,35 @@
 """A worker of a pipeline: from one generation to the next, and the steps in between."""
 
+import contextlib
 import logging
 import math
-import re
 import time
-from collections.abc import Mapping
 
 import torch.distributed as dist
 
-from torchloom_core.floor.errors import PipelineError
+from torchloom_core.floor.errors import CheckpointError, PipelineError
 from torchloom_core.wire.assignment import Copy
 from torchloom_core.wire.generations import Begin, Fault, Halt, Stopped
 from torchloom_threadlet.experts.peers import Peers
 from torchloom_threadlet.layers.layer import Layer
 from torchloom_threadlet.pipeline.adapter import PipelineAdapter
-from torchloom_threadlet.pipeline.boundaries import Values, boundaries, described
-from torchloom_threadlet.pipeline.checkpoints import Moment, PipelineCheckpoints
-from torchloom_threadlet.pipeline.copying import copy
+from torchloom_threadlet.pipeline.checkpoints import PipelineCheckpoints
+from torchloom_threadlet.pipeline.copying import copy, members_of
 from torchloom_threadlet.pipeline.expert_parts import Experts
 from torchloom_threadlet.pipeline.generation import Batch, Generation, vote
-from torchloom_threadlet.pipeline.group import Group
+from torchloom_threadlet.pipeline.group import Group, reason_of
+from torchloom_threadlet.pipeline.inputs import Inputs
 from torchloom_threadlet.pipeline.layers import Program
 from torchloom_threadlet.pipeline.messages import Messages
 from torchloom_threadlet.pipeline.rendezvous_link import Link
+from torchloom_threadlet.pipeline.saving import Saving
 from torchloom_threadlet.pipeline.user_code import first_cause, of_the_user
 from torchloom_threadlet.pipeline.warm_up import warm_up
 
 _log = logging.getLogger(__name__)
-_INPUTS, _STANDING, _CHECKPOINTS = "inputs", "standing", "checkpoints"  # keys in the store
+_STANDING, _PARTED = "standing", "parted"  # keys in a generation's store
 _MEASURED = 20  # steps
+_RETIRES_S, _MEETS_S, _STORES_S, _PARTS_S = 10.0, 10.0, 550.0, 1.0
 
 
 class Worker:
@@ -55,7 +56,8 @@ class Worker:
         adapter: PipelineAdapter,
         checkpoints: PipelineCheckpoints | None = None,
     ) -> None:
-        self.committed = checkpoints.step if checkpoints is not None else -1
+        self.saving = Saving(checkpoints, adapter, name)
+        self.committed = self.saving.step
         self.losses: tuple[float, ...] = (math.nan,) * program.replicas
         self.held: dict[int, Layer] = {}
         self.clip_norm = 0.0
@@ -63,7 +65,7 @@ class Worker:
         self._spare: dict[int, Layer] = {}
         """Held before, without a part in this generation; others may not have their copies yet."""
         self._program, self._name, self._link, self._group = program, name, link, group
-        self._adapter, self._checkpoints = adapter, checkpoints
+        self._adapter = adapter
         self._begin: Begin | None = None
         self._running: Generation | None = None
         self._last: Generation | None = None
@@ -73,11 +75,10 @@ class Worker:
         self._reduced_losses = self.losses
         self._is_behind = True
         """Whether it takes over the others' knobs with its layers."""
-        self._shapes: tuple[Values, ...] = ()
-        self._inputs = self._save_name = ""
+        self._inputs = Inputs(program)
         self._layer_s: dict[int, float] = {}
         self._measured = 0
-        self._is_warm = False
+        self._is_warm = self._retires = False
         self._messages = Messages(group.wait)
 
     def is_called(self) -> bool:
@@ -111,31 +112,70 @@ class Worker:
                     if not self._adapter.rest():
                         return False
                     self._group.check()
-                    if self._checkpoints is not None and self._checkpoints.is_due(self.committed):
-                        self._adapter.save_step = self.committed
-                    self.save_if_asked()
+                    self._save()
                     self._train(batch)
                     return True
             except RuntimeError as error:
                 self._fault(error)
 
+    def refuse_to_leave(self) -> None:
+        """Raise PipelineError if a layer would be lost without this worker."""
+        running = self._running
+        if running is None:
+            return
+        alone = [n for n in self.held if running.assignment.holders(n) == (self._name,)]
+        if alone:
+            raise PipelineError(f"it cannot leave: no other worker holds layers {alone}")
+
+    def retire(self, batch: Batch) -> None:
+        """Take part until the others go on without this worker, with the commit of a step."""
+        if self._running is None or self._adapter.is_in_pause:
+            return
+        self._retires, number, end_s = True, self.number, time.monotonic() + _RETIRES_S
+        self._link.retire()
+        while self.number == number and time.monotonic() < end_s and self.step(batch):
+            self._adapter.follow()
+
     def save(self) -> None:
         """Save the last committed step; called by all workers after it."""
-        self._adapter.save_step = self.committed
-        self.save_if_asked()
+        self.saving.ask(self.committed)
+        self._save()
 
-    def save_if_asked(self) -> None:
-        """Begin to save this worker's part, once for each generation that begins at that step.
+    def _save(self) -> None:
+        running, committed = self._running, self.committed
+        if running is not None and self.saving.is_asked(committed):
+            self.saving.save(committed, running.assignment, self.held)
 
-        Otherwise the part of a worker that has ended meanwhile would be missing.
+    def meet(self, name: str) -> None:
+        """Wait until all workers of the generation have called this for ``name``.
+
+        Raises
+        ------
+        RuntimeError
+            If the generation is over, or a worker does not come.
         """
-        running, checkpoints = self._running, self._checkpoints
-        if checkpoints is None or running is None or self.committed < 0:
-            return
-        if self._adapter.save_step != self.committed:
-            return
-        moment = Moment(self.committed, running.assignment, self._save_name)
-        checkpoints.save(moment, self._name, self.held, self._adapter.save())
+        self._gather(name, "", _MEETS_S)
+
+    def store(self, name: str) -> None:
+        """Save the last committed step, and return once all workers have stored it.
+
+        Raises
+        ------
+        CheckpointError
+            On all workers, if it is not stored on one of them.
+        RuntimeError
+            As :meth:`meet` does.
+        """
+        self.save()
+        why = self.saving.wait()
+        if problem := next(filter(None, self._gather(name, why, _STORES_S)), ""):
+            raise CheckpointError(problem)
+
+    def _gather(self, name: str, text: str, at_most_s: float) -> list[str]:
+        if self._running is None:
+            raise RuntimeError("workers are between two generations")
+        members = self._running.assignment.workers
+        return self._group.gather(name, self._name, text, members, at_most_s)
 
     def _train(self, batch: Batch) -> None:
         running, step, began_s = self._running, self.committed + 1, time.perf_counter()
@@ -158,6 +198,8 @@ class Worker:
             {"grad_norm": shared.grad_norm, "compute_share": running.computed_s / whole_s}
         )
         if stop > self.number:
+            with contextlib.suppress(RuntimeError):  # all have the outcome before one cuts
+                self._gather(_PARTED, "", _PARTS_S)
             self._stop()
         else:
             running.experts.mirror(step)
@@ -176,7 +218,7 @@ class Worker:
     def _fault(self, error: RuntimeError) -> None:
         """Leave the present generation after an error of a send, receive or collective."""
         cause = first_cause(error)
-        reason = _short(cause)
+        reason = reason_of(cause)
         _log.info("generation %d: %s", self.number, reason)
         for one in (error, cause):  # a traceback holds the group, and with that its connections
             one.__traceback__ = None
@@ -224,11 +266,13 @@ class Worker:
             self._roll_forward(begin.committed)
             self._link.progress(self.number, self.committed)
             self._adapter.place(begin.assignment, self._name)
-            if self._name in _members(begin):
+            if self._name in members_of(begin):
                 self._begin = begin
                 return True
             self.held, self._spare, self._last, self._reduced = {}, {}, None, -1
             self._is_behind = True
+            if self._retires:
+                return False
 
     def _roll_forward(self, committed: int) -> None:
         if committed == self._reduced and committed == self.committed + 1:
@@ -245,27 +289,29 @@ class Worker:
         """Make the first step in a later generation as fast as the others' steps."""
         self._is_warm = True
         with of_the_user():
-            inputs, _ = batch(0)
-            self._learn(described(inputs, self._program.micro_batches, "batch"))
-            warm_up(self._program, self._shapes)
+            self._inputs.look(batch)
+            warm_up(self._program, self._inputs.shapes)
 
     def _enter(self, batch: Batch) -> None:
         """Form the group of a generation, and get the layers that are missing."""
-        begin, members = self._begin, _members(self._begin)
+        begin, members = self._begin, members_of(self._begin)
         assert begin is not None
         assignment = begin.assignment
         mine = assignment.layers_of(self._name)
         missing = {layer: self._new_layer(layer) for layer in mine if layer not in self._has()}
         self._group.form(self.number, begin.store, members, self._name)
-        self._exchange_inputs(begin, batch)
+        self._inputs.exchange(
+            self._group, batch, is_first=assignment.routes[0][0].worker == self._name
+        )
         self._inherit(begin.copies)
         for layer in copy(begin.copies, self._name, members, self._messages, self._has(), missing):
             self.held[layer] = missing.pop(layer)
         if missing and self.committed >= 0:
-            self._load(missing)
+            with of_the_user():
+                self.saving.load(self.committed, missing)
         self.held |= missing
         self._adapter.look_again()
-        self._name_checkpoints(members[0])
+        self.saving.begin(self._group, is_first=members[0] == self._name)
         has = self._has()
         self.held = {layer: has.pop(layer) for layer in mine}
         self._spare = has
@@ -273,26 +319,9 @@ class Worker:
         with of_the_user():
             Experts(self.held.values()).enter(begin, self._name, peers)
         self._running = Generation(
-            self._program, assignment, self._name, self.held, self._shapes, self._messages
+            self._program, assignment, self._name, self.held, self._inputs.shapes, self._messages
         )
         self._is_warm = True
-
-    def _name_checkpoints(self, first: str) -> None:
-        """Agree on what this generation's checkpoints are called."""
-        checkpoints = self._checkpoints
-        if first == self._name:
-            name = checkpoints.new_name() if checkpoints is not None else ""
-            self._group.store.set(_CHECKPOINTS, name)
-        if checkpoints is not None:
-            self._save_name = self._group.get(_CHECKPOINTS).decode()
-
-    def _load(self, missing: Mapping[int, Layer]) -> None:
-        """Load the layers with which a new run begins from its checkpoint."""
-        if self._checkpoints is None or self._checkpoints.step != self.committed:
-            raise PipelineError(f"{self._name}: need a copy of layers {sorted(missing)}")
-        with of_the_user():
-            for layer in missing.values():
-                self._checkpoints.load(layer)
 
     @property
     def trained(self) -> list[Layer]:
@@ -306,23 +335,6 @@ class Worker:
         with of_the_user():
             return self._program.layer(number)
 
-    def _exchange_inputs(self, begin: Begin, batch: Batch) -> None:
-        """Learn the shape of a micro-batch from the worker with the first stage."""
-        if begin.assignment.routes[0][0].worker == self._name:
-            if not self._inputs:
-                with of_the_user():
-                    inputs, _ = batch(0)
-                    self._learn(described(inputs, self._program.micro_batches, "batch"))
-            self._group.store.set(_INPUTS, self._inputs)
-        elif not self._inputs:
-            self._learn(self._group.get(_INPUTS).decode())
-
-    def _learn(self, inputs: str) -> None:
-        if inputs != self._inputs:
-            with of_the_user():
-                self._shapes = boundaries(self._program, inputs)
-            self._inputs = inputs
-
     def _inherit(self, copies: tuple[Copy, ...]) -> None:
         """Take over the knobs, before the layers, from the worker that sends the first of them."""
         if self._name in [one.source for one in copies]:
@@ -332,17 +344,3 @@ class Worker:
             standing = self._group.get(f"{_STANDING}/{sources[0]}")
             self._adapter.take_over(standing.decode())
         self._is_behind = False
-
-
-def _short(error: BaseException) -> str:
-    """Return gloo's reason without its source file, and without its advice."""
-    line = (str(error).splitlines() or [type(error).__name__])[0]
-    return re.sub(r"^\[\S*\] ", "", line).split(". ")[0][:200]
-
-
-def _members(begin: Begin | None) -> tuple[str, ...]:
-    """Return the workers of the group, by rank: those with a part, and sources of copies."""
-    if begin is None:
-        return ()
-    sources = (copy.source for copy in begin.copies)
-    return tuple(dict.fromkeys([*begin.assignment.workers, *sources]))

@@ -52,6 +52,7 @@ class Planned:
     answered: Answered = _NONE
     cause: str = ""
     _failed: str = ""
+    _retiring: frozenset[str] = frozenset()
     _looked_s: float = 0.0
     _decided_until_s: float = float("-inf")
 
@@ -148,6 +149,19 @@ class Planned:
         self.left_out, self.answered = left_out, Answered(id=change.id, state="asked")
         return self._ask(present, better.assignment.why)
 
+    def retire(self, worker: str, present: Assignment | None) -> Regroup | None:
+        """Return what to ask for, as a worker is to leave with the commit of a step."""
+        self._retiring |= {worker}
+        self.left_out |= {worker}
+        if present is None or self.asked_for or worker not in present.workers:
+            return None
+        return self._ask(present, f"{worker} leaves")
+
+    def comes(self, worker: str) -> None:
+        """Let a worker that has started again have a part."""
+        self.left_out -= {worker}
+        self._retiring -= {worker}
+
     def following(
         self, present: Assignment, held: Parts, standbys: tuple[str, ...], known: Known
     ) -> Assignment | None:
@@ -155,7 +169,7 @@ class Planned:
 
         Workers that are to have no part get one only if the program cannot go on without.
         """
-        leaving = self.left_out if self.answered.state == "asked" else frozenset[str]()
+        leaving = self.left_out if self.answered.state == "asked" else self._retiring
         ready = tuple(name for name in standbys if name not in self.left_out)
         found = following(present, held, ready, known, leaving)
         return found or following(present, held, standbys, known)

@@ -145,8 +145,7 @@ class Rendezvous:
         self.now_s = now_s
         if isinstance(message, Join):
             return self._join(worker, message)
-        known = self._workers.get(worker)
-        if known is None:
+        if (known := self._workers.get(worker)) is None:
             return [Send(worker, None)]
         known.seen_s = now_s
         is_present = self._is_member(worker)
@@ -164,6 +163,9 @@ class Rendezvous:
             case Leave(finished=True):
                 known.has_finished, self._final = True, message.committed
                 return self._go_on()
+            case Leave(at_once=False):
+                present = self.assignment if self.phase == "running" else None
+                return self._ask(self.planned.retire(worker, present))
             case Leave():
                 return [*self.end(worker, now_s, why="leaves"), Send(worker, None)]
         return []
@@ -206,7 +208,6 @@ class Rendezvous:
         return self._workers.is_member(worker, self.assignment)
 
     def _not_stopped(self) -> list[str]:
-        """Return the members that have neither left the present generation nor finished."""
         return self._workers.not_stopped(self.assignment)
 
     def _is_stale(self, join: Join) -> bool:
@@ -224,12 +225,11 @@ class Rendezvous:
             self._forget()
         self._program = self._program or join
         sends: list[Send] = []
-        known = self._workers.get(worker)
-        if known is not None:  # its earlier connection has not ended yet
+        if worker in self._workers:  # its earlier connection has not ended yet
             sends = self.end(worker, self.now_s, why="has connected again")
         self._workers[worker] = known = KnownWorker(join, self.now_s)
         if not join.generation:
-            self.planned.left_out -= {worker}
+            self.planned.comes(worker)
         if self.assignment is None:
             return sends + self._form()
         if worker in self._missing:
