@@ -74,6 +74,8 @@ class Service:
                 self._send(self.rendezvous.receive(worker, message, time.monotonic()))
         except (OSError, asyncio.IncompleteReadError, TimeoutError):
             pass
+        except asyncio.CancelledError:
+            pass  # this process ends: asyncio would print it
         except (ValueError, msgspec.DecodeError) as error:  # ValueError: the line is too long
             text = plain_line(str(error))
             self._limited_log.add("cut off", f"{worker or 'a connection'} is cut off: {text}")
