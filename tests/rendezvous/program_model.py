@@ -171,7 +171,11 @@ class Model:
 
     def is_done(self, worker):
         """Return whether its script makes no other step; it forms no group for one, either."""
-        return worker.committed + 1 >= self.steps and worker.phase in ("copies", "computes")
+        return worker.committed + 1 >= self.steps and worker.phase in (
+            "copies",
+            "mirrors",
+            "computes",
+        )
 
     def errors(self, worker):
         """Return what a worker notices by itself: a peer's connection has ended."""

@@ -270,14 +270,14 @@ class MoELayer(nn.Module):
         self._members, self.peers = None, Peers(None)
 
     def mirror(self, step: int) -> None:
-        """Send experts to a peer's memory: collective, after a commit; each at its own step.
+        """Send experts to a peer's memory: collective, before a step; each at its own step.
 
         Parameters
         ----------
         step : int
-            The committed step.
+            The last committed step; -1 before the first.
         """
-        if not self._mirror_every:
+        if step < 0 or not self._mirror_every:
             return
         members = self._present()
         every = zip(self.numbers, members.holders, self._mirrors, strict=True)

@@ -129,7 +129,7 @@ class Experts:
             module.forget()
 
     def mirror(self, step: int) -> None:
-        """Send experts to a peer's memory; collective, after a commit."""
+        """Send experts to a peer's memory; collective, before a step."""
         for module in self._modules:
             module.mirror(step)
 

@@ -180,6 +180,7 @@ class Worker:
     def _train(self, batch: Batch) -> None:
         running, step, began_s = self._running, self.committed + 1, time.perf_counter()
         assert running is not None
+        running.experts.mirror(self.committed)
         is_done = False
         while not is_done:
             losses = running.compute(step, batch)
@@ -201,8 +202,6 @@ class Worker:
             with contextlib.suppress(RuntimeError):  # all have the outcome before one cuts
                 self._gather(_PARTED, "", _PARTS_S)
             self._stop()
-        else:
-            running.experts.mirror(step)
 
     def _commit(self) -> None:
         """Apply the gradients of the step that is reduced."""
