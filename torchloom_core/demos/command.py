@@ -11,7 +11,7 @@ from torchloom_core.cli.options import DASHBOARD
 from torchloom_core.cli.output import console
 from torchloom_core.floor.errors import PluginError
 
-Scenario = Literal["node", "hang", "knobs", "bandwidth", "checkpoints"]
+Scenario = Literal["node", "hang", "knobs", "bandwidth", "checkpoints", "mpmd"]
 
 
 def demo(
@@ -24,10 +24,10 @@ def demo(
     """Watch a real torchft run lose a node without losing a step.
 
     The same run is played twice, first with torchft alone and then with torchLoom; the scenarios
-    ``knobs`` and ``checkpoints`` are played once. These two and ``bandwidth`` exit with status 4 if
-    a check fails. With --dashboard the run lasts until it is interrupted, and is controlled from
-    the dashboard. The demo ends all its processes; after a SIGKILL, the next demo in the same
-    folder ends them.
+    ``knobs``, ``checkpoints`` and ``mpmd`` are played once. These and ``bandwidth`` exit with
+    status 4 if a check fails. With --dashboard the run lasts until it is interrupted, and is
+    controlled from the dashboard. The demo ends all its processes; after a SIGKILL, the next demo
+    in the same folder ends them.
 
     Parameters
     ----------
@@ -35,7 +35,8 @@ def demo(
         node: a node shows ECC errors, then fails. hang: a replica group freezes in a step. knobs:
         knobs change on all ranks at the same step, also while a group is killed. bandwidth: links
         become slow, and the gradient compression adapts. checkpoints: a job under torchrun loses
-        nodes, and is restored from the memory of the others.
+        nodes, and is restored from the memory of the others. mpmd: a pipeline loses stages, and a
+        layer with experts loses a host.
     out
         Folder for logs, plot and trajectory: empty, or of an earlier demo, which is replaced.
     seed
@@ -74,6 +75,10 @@ def _play(scenario: Scenario, out: Path, seed: int) -> None:
         from torchloom_core.demos.checkpoints.script import TRAINING as CHECKPOINTS
 
         play_checkpoints(replace(CHECKPOINTS, seed=seed), out, console())
+    elif scenario == "mpmd":
+        from torchloom_core.demos.mpmd.play import play_mpmd
+
+        play_mpmd(seed, out, console())
     else:
         from torchloom_core.demos.play import play
         from torchloom_core.demos.scenario import HANG, NODE
