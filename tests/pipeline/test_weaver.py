@@ -156,9 +156,12 @@ async def test_a_suspended_pipeline_is_stored_by_all_and_all_leave(run, tmp_path
     more = {"options": {"checkpoints": str(tmp_path / "saved")}, "scheduler": None}
     await four.start(steps, *WORKERS, **more)
     await four.goes_on("w0")
-    await four.send(1, Suspend(depth="stored"), *WORKERS, cause="v1")
-    (step,) = {ack.step for ack in await four.ends(1, *WORKERS)}
-    for number, operation in ((2, Store()), (3, Drain())):
+    await four.send(1, Suspend(depth="frozen"), "w0", cause="v0")
+    refused = await four.weaver.final("c1-w0")
+    assert "the rendezvous would take it for lost" in refused.detail
+    await four.send(2, Suspend(depth="stored"), *WORKERS, cause="v1")
+    (step,) = {ack.step for ack in await four.ends(2, *WORKERS)}
+    for number, operation in ((3, Store()), (4, Drain())):
         for name in WORKERS:
             await four.weaver.send(four.hellos[name], operation, f"c{number}-{name}", cause="v1")
         await four.ends(number, *WORKERS)

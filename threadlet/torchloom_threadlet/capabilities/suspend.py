@@ -22,6 +22,8 @@ class SuspendPart(TrainerPart[Suspend]):
         """Refuse what could not be done once all ranks wait."""
         if trainer.state == "standby":
             return "the worker is a standby"
+        if operation.depth == "frozen" and (why := trainer.process.cannot_freeze):
+            return f"it cannot be frozen: {why}"
         if operation.depth == "stored" and not trainer.process.actuators.functions("checkpoint"):
             return f"it cannot be stored: {_SAVES}"
         if operation.depth == "parked" and trainer.process.parking is None:

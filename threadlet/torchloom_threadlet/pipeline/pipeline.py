@@ -254,6 +254,7 @@ def attach(
             group.end(generation)
             adapter.worker.wake()
 
+        adapter.worker.cannot_freeze = "the rendezvous would take it for lost"
         link: Link = RendezvousLink(address, first, on_stop)
     else:
         link = _Alone(program, name, saved.step if saved is not None else -1)

@@ -51,6 +51,7 @@ class Worker(Pausing):
     ``saves_together``, ``leaves_together``: whether all ranks save, and leave, at one step or none.
     ``agreed_step``: returns the step number that all groups agree on, where ``step`` may differ.
     ``is_called``: returns whether the adapter needs the training thread, even in a pause.
+    ``cannot_freeze``: why this process must not be stopped in a suspension; "" if it may be.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class Worker(Pausing):
         self.framework, self.saves_together, self.leaves_together = framework, False, False
         self.meet: Callable[[str], object] = lambda name: None
         self.is_called: Callable[[], bool] = lambda: False
+        self.cannot_freeze = ""
         self._pending: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         self._inbox = CommandInbox(identity.incarnation)
         self._standby_tasks = standby_tasks or {}
