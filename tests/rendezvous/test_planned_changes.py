@@ -2,9 +2,18 @@
 
 import pytest
 
+from torchloom_core.assignments.experts import imbalance, worker_loads
 from torchloom_core.live.rendezvous.rendezvous import Rendezvous
 from torchloom_core.live.rendezvous.settings import Settings
-from torchloom_core.wire.generations import Join, Regroup, Stop, Stopped
+from torchloom_core.wire.generations import (
+    Beat,
+    ExpertLayer,
+    ExpertState,
+    Join,
+    Regroup,
+    Stop,
+    Stopped,
+)
 from torchloom_core.wire.planned_changes import Change
 
 
@@ -59,7 +68,12 @@ class Run:
 
     def stop(self, name):
         present = self.rendezvous.assignment
-        report = Stopped(generation=present.generation, committed=1, layers=present.layers_of(name))
+        report = Stopped(
+            generation=present.generation,
+            committed=1,
+            layers=present.layers_of(name),
+            experts=present.experts_of(name),
+        )
         self.take(self.rendezvous.receive(name, report, self.now_s))
 
 
@@ -129,3 +143,21 @@ def test_a_death_before_the_vote_ends_the_change_and_its_reason_is_the_answer():
     assert run.outlook.answered.why == "w2 has ended"
     assert "w1" in run.rendezvous.assignment.workers
     assert run.outlook.left_out == ()
+
+
+def test_experts_move_by_a_vote_once_their_tokens_are_measured():
+    run = Run(workers=0)
+    run.rendezvous.settings = Settings(workers=4)
+    for number in range(4):
+        run.replicas = 4
+        run.join(f"w{number}", expert_layers=(ExpertLayer(8, 1000, per_worker=3),))
+    tokens = (400.0, 390.0, 100.0, 90.0, 80.0, 70.0, 60.0, 50.0)
+    state = ExpertState(tokens=tokens, seconds=0.05)
+    for name in run.rendezvous.members:
+        beat = Beat(committed=30, layer_s=(0.01,) * 6, expert_state=state)
+        run.take(run.rendezvous.receive(name, beat, run.now_s))
+    run.wait(6)
+    assert set(run.asked) == {"experts placed by their tokens"}
+    later = run.rendezvous.assignment
+    assert later.generation == 2
+    assert imbalance(worker_loads(tokens, later.experts, later.workers)) < 1.1
