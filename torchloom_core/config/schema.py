@@ -189,6 +189,7 @@ class Role(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     price: Positive = 1.0
     """What a GPU-second of the role is worth, in GPU-seconds."""
     rendezvous: HostAndPort = ""
+    """Address of its rendezvous, ``host:port``, if it is a pipeline; empty: none."""
     policies: dict[str, dict[str, Any]] = {}
 
 
