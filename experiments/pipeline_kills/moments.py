@@ -9,7 +9,15 @@ from typing import Any
 
 import msgspec
 
-from torchloom_threadlet.pipeline import group, messages, reduction, routes, worker
+from torchloom_threadlet.pipeline import (
+    copying,
+    generation,
+    group,
+    messages,
+    reduction,
+    routes,
+    worker,
+)
 
 IN_A_STEP = ("compute", "send", "reduction", "vote", "commit")
 IN_A_GENERATION = ("form", "copy")
@@ -17,10 +25,10 @@ PLACES: dict[str, tuple[tuple[Any, str], ...]] = {
     "compute": ((routes._Layers, "forward"), (routes._Stage, "backward_one_chunk")),
     "send": ((messages.Messages, "send"),),
     "reduction": ((reduction._Sum, "send_slices"), (reduction._Sum, "receive_sums")),
-    "vote": ((worker, "vote"), (worker, "share")),
+    "vote": ((worker, "vote"), (generation.Generation, "share")),
     "commit": ((worker.Worker, "_commit"),),
     "form": ((group.Group, "form"),),
-    "copy": ((worker, "to_bytes"), (worker, "load_bytes")),
+    "copy": ((copying, "to_bytes"), (copying, "load_bytes")),
 }
 
 
