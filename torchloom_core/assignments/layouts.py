@@ -1,5 +1,6 @@
 """The ways to lay a program out on a number of workers."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from torchloom_core.assignments.answers import route_of
@@ -60,3 +61,31 @@ def layouts(workers: int, program: Program, *, replicas: int) -> list[Layout]:
                 )
             )
     return sorted(found, key=lambda one: (round(one.step_s, 9), -one.copies, -one.standbys))
+
+
+def why_best(found: Sequence[Layout], *, replicas: int) -> str:
+    """Return in one sentence why the first layout is the one to use.
+
+    Examples
+    --------
+    >>> fast = Layout(2, 2, 1, 0.4, 0.2, 2)
+    >>> why_best([fast, Layout(1, 5, 0, 0.5, 0.5, 1)], replicas=2).split("; ")[1]
+    '1 route of 5 stages takes 25% longer, and has one copy of each layer'
+    """
+    best = found[0]
+    shared = f"{replicas} replicas take turns on {_counted(best.routes, 'route')}"
+    reasons = ["each replica has a route of its own" if best.routes >= replicas else shared]
+    other = next((one for one in found[1:] if one.routes != best.routes), None)
+    if other is not None:
+        layout = f"{_counted(other.routes, 'route')} of {_counted(other.stages, 'stage')}"
+        longer = other.step_s / best.step_s - 1
+        takes = f"takes {longer:.0%} longer" if longer >= 0.005 else "is as fast"
+        risk = ", and has one copy of each layer" if other.copies < 2 <= best.copies else ""
+        reasons.append(f"{layout} {takes}{risk}")
+    elif best.standbys:
+        reasons.append(f"more stages are not faster: {best.standbys} workers stand by")
+    return "; ".join(reasons)
+
+
+def _counted(count: int, name: str) -> str:
+    return f"{count} {name}" if count == 1 else f"{count} {name}s"

@@ -63,7 +63,7 @@ def plan(
         raise LighthouseError(f"--lose {unknown[0]}: no such worker; there are {known}")
     if workers is not None:
         found = _layouts(workers, program, len(present.routes))
-        print_json(found) if json else _print_layouts(workers, found)
+        print_json(found) if json else _print_layouts(workers, found, len(present.routes))
         return
     losses: list[tuple[str, ...]] = [lose] if lose else [(name,) for name in present.workers]
     if pairs:
@@ -190,8 +190,10 @@ def _print(shown: dict[str, Any]) -> None:
     out.print(table)
 
 
-def _print_layouts(workers: int, found: list[dict[str, Any]]) -> None:
+def _print_layouts(workers: int, found: list[dict[str, Any]], replicas: int) -> None:
     from rich.table import Table
+
+    from torchloom_core.assignments.layouts import Layout, why_best
 
     best, out = found[0], console()
     spare = f", {best['standbys']} stand by" if best["standbys"] else ""
@@ -199,6 +201,7 @@ def _print_layouts(workers: int, found: list[dict[str, Any]]) -> None:
         f"{workers} workers: {best['routes']} routes of {best['stages']} stages{spare}: "
         f"{best['step_s'] * 1e3:.0f} ms a step, {best['bubble']:.0%} of it waiting"
     )
+    out.print(why_best([Layout(**one) for one in found], replicas=replicas))
     if best["copies"] == 1:
         out.print("[bold]at risk[/bold]: each layer has one holder")
     table = Table("routes", "stages", "standbys", "ms a step", "waiting", "slower by", box=None)
