@@ -16,10 +16,10 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from experiments.experts.arms import ARMS, Arm, holders
-from experiments.experts.driver import random_kill, run
+from experiments.experts.arms import ARMS, Arm
+from experiments.experts.driver import WORKERS, random_kill
 from experiments.experts.figures import HERE, write
-from experiments.experts.worker import Options
+from experiments.experts.program import Run
 
 STEPS, FIRST, LAST = 40, 15, 30
 MOST_STALL_S, MOST_FAILED = 0.4, 1
@@ -28,26 +28,19 @@ MOST_STALL_S, MOST_FAILED = 0.4, 1
 def measure(arm: Arm, seed: int) -> dict[str, Any]:
     """Return the figures of one death."""
     kill = random_kill(random.Random(seed), FIRST, LAST)
-    options = Options(seed=seed, steps=STEPS, mirror_every=arm.mirror_every)
-    outcome = run(options, holders(arm), arm.decide, kill)
-    commits = outcome.first["commits"]
-    gaps = outcome.commit_gaps_s()
-    before = [
-        gap for gap, (_, at) in zip(gaps[5:], commits[6:], strict=True) if at < outcome.killed_s
-    ]
-    after = [gap for gap, (_, at) in zip(gaps[:-3], commits, strict=False) if at > outcome.killed_s]
+    run = Run(arm, seed, STEPS, kill)
+    commits = run.commits[next(name for name in WORKERS if name != kill.victim)]
+    gaps = {step: commits[step] - commits[step - 1] for step in sorted(commits)[1:]}
     return {
         "arm": arm.name,
         "seed": seed,
         "victim": kill.victim,
-        "stall_s": outcome.stall_s(),
-        "noticed_s": max(outcome.noticed_s()),
-        "failed_steps": outcome.failed_steps(),
+        "stall_s": run.stall_s(),
+        "failed_steps": run.failed_steps,
         "lost_steps": STEPS - len(commits),
-        "step_before_s": statistics.median(before),
-        "step_after_s": statistics.median(after),
-        "mirror_s": statistics.fmean(outcome.first["mirror_s"] or [0.0]),
-        "experts_left": sum(map(bool, outcome.assignments[-1].experts)),
+        "step_before_s": statistics.median(s for n, s in gaps.items() if 5 < n <= kill.step),
+        "step_after_s": statistics.median(s for n, s in gaps.items() if n > kill.step + 2),
+        "experts_left": run.experts_left,
     }
 
 
@@ -57,7 +50,6 @@ def table(deaths: list[dict[str, Any]]) -> Table:
         "answer",
         "stall ms",
         "worst",
-        "noticed ms",
         "failed",
         "experts",
         "step ms",
@@ -68,14 +60,13 @@ def table(deaths: list[dict[str, Any]]) -> Table:
         of_arm = [death for death in deaths if death["arm"] == arm.name]
         ms = {
             name: 1e3 * statistics.median(death[name] for death in of_arm)
-            for name in ("stall_s", "noticed_s", "step_before_s", "step_after_s")
+            for name in ("stall_s", "step_before_s", "step_after_s")
         }
         worst_ms = 1e3 * max(death["stall_s"] for death in of_arm)
         shown.add_row(
             arm.name,
             f"{ms['stall_s']:.0f}",
             f"{worst_ms:.0f}",
-            f"{ms['noticed_s']:.0f}",
             str(max(death["failed_steps"] for death in of_arm)),
             str(min(death["experts_left"] for death in of_arm)),
             f"{ms['step_before_s']:.0f}",

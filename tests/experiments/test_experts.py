@@ -3,8 +3,9 @@
 import pytest
 
 from experiments.experts.arms import ARMS, MASKED, PEER, REPLICA, holders
-from experiments.experts.driver import WORKERS, run, spread
+from experiments.experts.driver import WORKERS, Kill, run, spread
 from experiments.experts.placement import exhaustive, loads_of
+from experiments.experts.program import Run
 from experiments.experts.worker import Options
 from torchloom_core.assignments.experts import place, worker_loads
 
@@ -40,3 +41,11 @@ def test_experts_move_in_mid_training_and_none_is_lost():
     assert outcome.failed_steps() == 0
     assert outcome.assignments[0].experts != outcome.assignments[1].experts
     assert all(len(record["commits"]) == 12 for record in outcome.records.values())
+
+
+@pytest.mark.long
+def test_a_killed_worker_of_a_program_with_experts_costs_one_step():
+    run = Run(PEER, seed=1, steps=STEPS, kill=Kill("w2", 15, 0.5))
+    assert run.failed_steps <= 1
+    assert run.experts_left == 8
+    assert all(len(run.commits[name]) == STEPS for name in ("w0", "w1", "w3"))
