@@ -9,7 +9,9 @@ from torchloom_core.wire.generations import (
     Beat,
     ExpertLayer,
     ExpertState,
+    Halt,
     Join,
+    Leave,
     Regroup,
     Stop,
     Stopped,
@@ -161,3 +163,11 @@ def test_experts_move_by_a_vote_once_their_tokens_are_measured():
     later = run.rendezvous.assignment
     assert later.generation == 2
     assert imbalance(worker_loads(tokens, later.experts, later.workers)) < 1.1
+
+
+def test_a_standby_has_finished_once_all_workers_have_left_on_purpose():
+    run = Run(workers=5, standbys=1)
+    for name in run.rendezvous.members:
+        sends = run.rendezvous.receive(name, Leave(committed=1), run.now_s)
+    (halt,) = [one.message for one in sends if one.worker == "w4" and one.message]
+    assert (type(halt), halt.status) == (Halt, "finished")

@@ -49,7 +49,7 @@ from torchloom_core.wire.generations import (
 from torchloom_core.wire.planned_changes import Change
 
 Phase = Literal["forming", "running", "stopping"]
-_SHOWN = 256
+_SHOWN, _LEAVES = 256, "leaves"
 _LAST = "the last one of a worker that has finished: end all workers after the same step"
 
 
@@ -167,7 +167,7 @@ class Rendezvous:
                 present = self.assignment if self.phase == "running" else None
                 return self._ask(self.planned.retire(worker, present))
             case Leave():
-                return [*self.end(worker, now_s, why="leaves"), Send(worker, None)]
+                return [*self.end(worker, now_s, why=_LEAVES), Send(worker, None)]
         return []
 
     def end(self, worker: str, now_s: float, *, why: str = "has ended") -> list[Send]:
@@ -180,7 +180,7 @@ class Rendezvous:
         if known is None or not was_member:
             return []
         stop = [] if known.has_finished else self._stop(f"{worker} {why}")
-        return stop + self._go_on()
+        return stop + self._go_on(all_left=why == _LEAVES)
 
     def tick(self, now_s: float) -> list[Send]:
         """End workers that are silent, or do not leave a generation that is over."""
@@ -266,7 +266,7 @@ class Rendezvous:
         stop = Stop(generation=self.assignment.generation, why=why[:_SHOWN])
         return [Send(name, stop) for name in self._not_stopped()]
 
-    def _go_on(self) -> list[Send]:
+    def _go_on(self, *, all_left: bool = False) -> list[Send]:
         """Begin the next generation once nobody is left in the present one."""
         present, program = self.assignment, self._program
         if present is None or program is None or self._missing or self._not_stopped():
@@ -284,7 +284,7 @@ class Rendezvous:
         if self.phase == "running" and not self.planned.asked_for:
             return []
         if not (reports := self._workers.reports(present)):
-            return self._halt("all workers of the generation have ended")
+            return self._halt("all workers of the generation have ended", finished=all_left)
         has = holdings(reports)
         standbys = tuple(name for name in self.standbys if name not in present.workers)
         chosen = self.planned.following(present, has.layers, standbys, self._known())
