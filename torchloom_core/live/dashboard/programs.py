@@ -18,8 +18,11 @@ from torchloom_core.wire.generations import Outlook
 from torchloom_core.wire.programs import ProgramStatus
 
 _LOSSES_EVERY_S = 10.0
-MOST_LOSSES = 200
-"""Workers whose loss is looked at; of more, those of the first routes."""
+_BUDGET_S = 3.0
+"""How long losses are computed: of many workers, only the first ones are looked at."""
+
+_REST = 20
+"""After which multiple of the time that it took losses are computed again, without a change."""
 
 
 class ProgramsShown:
@@ -53,7 +56,9 @@ class ProgramsShown:
         if present.generation == known and now_s < looked_s + _LOSSES_EVERY_S:
             return
         self._of[one.role] = present.generation, now_s
-        found = await asyncio.to_thread(losses, one.outlook)
+        found = await asyncio.to_thread(losses, one.outlook, _BUDGET_S)
+        took_s = time.monotonic() - now_s
+        self._of[one.role] = present.generation, now_s + _REST * took_s
         if found != self._losses.get(one.role):
             self._losses[one.role] = found
             self._show()
@@ -120,8 +125,11 @@ def _stage(
     }
 
 
-def losses(outlook: Outlook) -> list[dict[str, Any]]:
-    """Return what would follow on the loss of each worker: the cheapest answer, or none."""
+def losses(outlook: Outlook, budget_s: float) -> list[dict[str, Any]]:
+    """Return what would follow on the loss of each worker: the cheapest answer, or none.
+
+    Those that alone hold a layer come first; once the time is over, the others are left out.
+    """
     if outlook.assignment is None or outlook.program is None:
         return []
     program = program_of(outlook.program, outlook.layer_s, outlook.slowness)
@@ -129,7 +137,14 @@ def losses(outlook: Outlook) -> list[dict[str, Any]]:
     present = msgspec.structs.replace(outlook.assignment, standbys=ready)
     own = present.layers_by_worker()
     held = {name: frozenset(own.get(name, ())) for name in (*present.workers, *ready)}
-    return [_loss(present, name, held, program) for name in present.workers[:MOST_LOSSES]]
+    single = set(present.single_copies())
+    found: list[dict[str, Any]] = []
+    until_s = time.monotonic() + budget_s
+    for name in sorted(present.workers, key=lambda name: not single.intersection(held[name])):
+        if time.monotonic() >= until_s:
+            break
+        found.append(_loss(present, name, held, program))
+    return found
 
 
 def _loss(

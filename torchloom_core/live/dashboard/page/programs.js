@@ -51,8 +51,8 @@ function lossParts(program) {
       : [["what follows", "the program ends: layers would be lost"]];
     return el("tr", {}, el("th", { scope: "row" }, one.worker), cells.map(([name, text]) => el("td", { "data-name": name, className: one.why ? "" : "bad", colSpan: one.why ? 1 : 5 }, text)));
   });
-  const more = worst.length - rows.length;
-  return [table(["If lost", "What follows", "A step", "Stall", "Copied", "GPU-seconds lost"], rows), more > 0 ? el("p", { className: "faint" }, `and ${more} more workers, with a cheaper answer`) : null];
+  const more = new Set(program.routes.flatMap((route) => route.map((stage) => stage.worker))).size - rows.length;
+  return [table(["If lost", "What follows", "A step", "Stall", "Copied", "GPU-seconds lost"], rows), more > 0 ? el("p", { className: "faint" }, `and ${more} more workers${worst.length > rows.length ? ", with cheaper answers as far as they were computed" : ""}`) : null];
 }
 
 function historyParts({ generations }) {
