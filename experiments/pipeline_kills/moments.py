@@ -77,10 +77,11 @@ class Trigger:
                 self._die(phase)
             if is_now and armed.when == "within":
                 threading.Timer(armed.after_s, self._die, [phase]).start()
-            result = function(*args, **kwargs)
-            if is_now and armed.when == "after":
-                self._die(phase)
-            return result
+            try:
+                return function(*args, **kwargs)
+            finally:  # also if another death has ended the call
+                if is_now and armed.when == "after":
+                    self._die(phase)
 
         return called
 
