@@ -33,7 +33,7 @@ class RegroupWorkers(
     --------
     >>> from torchloom_core.plugin import RegroupWorkers
     >>> RegroupWorkers(without=("w3",))
-    RegroupWorkers(without=('w3',))
+    RegroupWorkers(role='', without=('w3',), generation=0)
     """
 
     role: RoleName = ""
