@@ -41,6 +41,7 @@ from torchloom_core.capabilities.probe import ProbeLinks
 from torchloom_core.capabilities.regroup import RegroupWorkers
 from torchloom_core.capabilities.resume import ResumeRun
 from torchloom_core.capabilities.rewind import RewindRun
+from torchloom_core.capabilities.suspend import SuspendRun
 from torchloom_core.capabilities.uncordon import UncordonNode
 from torchloom_core.config.schema import Costs, NotNegative, Positive, Share
 from torchloom_core.floor.clock import SECOND_NS
@@ -171,6 +172,7 @@ __all__ = [
     "SplitProgram",
     "Standbys",
     "Subscription",
+    "SuspendRun",
     "Traffic",
     "UncordonNode",
     "Verdict",

@@ -33,7 +33,7 @@ class Job:
         self.run, self.folder, self.name = run, run.folder, name
         self.process = None
 
-    def start(self, *options, step_s=0.05, linked=True):
+    def start(self, *options, step_s=0.05, linked=True, **environment):
         torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"]
         place = self.folder / f"{self.name}.checkpoints"
         own = ["--wrap", "ddp", "--steps", str(STEPS), "--step-s", str(step_s), *options]
@@ -47,7 +47,8 @@ class Job:
                     "TORCHLOOM_HEARTBEAT_S": "0.2",
                     "OMP_NUM_THREADS": "1",
                     "GLOO_SOCKET_IFNAME": "lo",
-                },
+                }
+                | environment,
                 cwd=self.folder,
                 stderr=errors,
             )
@@ -215,3 +216,37 @@ def test_a_killed_trainer_ends_the_suspension(run, job):
     job.trainers()[1].kill()
     until(lambda: not run.ask("status")["suspensions"])
     job.process.wait(100)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("depth", ["frozen", "stored"])
+def test_a_role_gives_its_node_to_one_of_higher_priority_and_goes_on_to_the_bit(
+    start_run, undisturbed, depth
+):
+    leases = f"""
+[policies.node_leases]
+roles = ["batch", "urgent"]
+priority = {{ urgent = 10, batch = 1 }}
+depth = "{depth}"
+free_s = 1.0
+"""
+    run = start_run(CONFIG + leases)
+    run.start_weaver()
+    urgent = run.start_light("x", TORCHLOOM_ROLE="urgent", TORCHLOOM_NODE="n0")
+    until(lambda: run.ask("status")["workers"])
+    job = Job(run).start(TORCHLOOM_ROLE="batch", TORCHLOOM_NODE="n0")
+    try:
+        (one,) = until(lambda: run.ask("status")["suspensions"])
+        assert (one["role"], one["by"], one["depth"]) == ("batch", "node_leases", depth)
+        urgent.process.kill()  # its sidecar reports it
+        if depth == "stored":
+            job.ends()
+            until(lambda: resumes(run))
+            job.start(TORCHLOOM_ROLE="batch", TORCHLOOM_NODE="n0")
+        same(job, undisturbed)
+    finally:
+        job.end()
+
+
+def resumes(run):
+    return [b for _, b in run.records("outcome") if b["action"]["kind"] == "resume"]

@@ -24,7 +24,7 @@ FACES = {
         Proposal Registry RegroupWorkers
         Reserve ResumeRun RewindRun Roster RunFailures SaveCheckpoint Share SplitProgram
         Standbys Subscription
-        Traffic
+        SuspendRun Traffic
         UncordonNode Verdict WithdrawingPolicy
         daly_s ettr expected_unsaved_s grow hookimpl incidents places_of tier_intervals_s
         unsaved_work_s young_s

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.policies.pipelines import at_risk, offered
+from tests.policies.test_node_leases import shared_node
 from tests.policies.two_roles import TICKS, fleet
 from torchloom_core.testing import PolicyContract
 from torchloom_policies.allreduce_tuner import AllreduceTunerPolicy
@@ -12,6 +13,7 @@ from torchloom_policies.hang import HangPolicy
 from torchloom_policies.lemon_nodes import LemonNodesPolicy
 from torchloom_policies.loss_guard import LossGuardPolicy
 from torchloom_policies.membership import MembershipPolicy
+from torchloom_policies.node_leases import NodeLeasesPolicy
 from torchloom_policies.replan import ReplanPolicy
 from torchloom_policies.role_balance import RoleBalancePolicy
 from torchloom_policies.silence import SilencePolicy
@@ -46,6 +48,22 @@ class TestStraggler(PolicyContract):
 class TestSilence(PolicyContract):
     policy_class = SilencePolicy
     options = {"metrics": ["loss"], "metric_limit_s": 5.0, "one_by_one": 1}  # noqa: RUF012
+
+
+class TestNodeLeases(PolicyContract):
+    policy_class = NodeLeasesPolicy
+    options = {"priority": {"urgent": 10, "batch": 1}}  # noqa: RUF012
+
+    def views(self, seed=0):
+        """Return views of a worker that comes to the node of another role, and goes."""
+        ways = [("training", {}), ("paused", {"batch": "node_leases"})]
+        return [
+            shared_node(batch, suspended, urgent=urgent, now_s=1.7e9 + 60.0 * minute)
+            for minute, (urgent, (batch, suspended)) in enumerate(
+                [("gone", ways[0]), ("training", ways[0]), ("training", ways[1])]
+                + 2 * [("gone", ways[1])]
+            )
+        ]
 
 
 class TestRoleBalance(PolicyContract):

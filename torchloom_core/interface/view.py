@@ -80,6 +80,8 @@ class FleetView:
         Whether links from and to the worker can be probed.
     programs : mapping of str to SplitProgram
         Programs that are split over workers, by role.
+    suspended : mapping of str to str
+        By role the policy that suspended it; ``person``: somebody else did.
 
     Examples
     --------
@@ -133,6 +135,7 @@ class FleetView:
         self.cordoned = cordoned
         self.lighthouse = lighthouse
         self.programs: Mapping[str, SplitProgram] = {}
+        self.suspended: Mapping[str, str] = {}
         self._metrics = metrics
         self._forecasts = forecasts
         self._links_of = links_of
@@ -221,6 +224,7 @@ class FleetView:
             "faults_of": faults.by_place(self.faults_of),
             "lighthouse": parts.lighthouse_of(self.lighthouse, rows),
             "programs": {r: p for r, p in self.programs.items() if r in roster.role},
+            "suspended": {r: by for r, by in self.suspended.items() if r in roster.role},
             "_knob_values": tuple(self._knob_values[row] for row in rows.tolist()),
             "_metrics": parts.MetricsOf(self._metrics, rows),
             "_forecasts": {n: parts.forecast_of(f, workers) for n, f in self._forecasts.items()},

@@ -24,6 +24,8 @@ class SuspensionChanged(msgspec.Struct, frozen=True, kw_only=True, tag="suspensi
         When it began.
     verdict : str
         The verdict that granted it; empty: a Weaver before this one suspended it.
+    by : str
+        The policy that proposed it; ``person``: somebody else did.
     workers : tuple of (str, int)
         The workers, with their incarnations, that were suspended.
     why : str
@@ -36,6 +38,7 @@ class SuspensionChanged(msgspec.Struct, frozen=True, kw_only=True, tag="suspensi
     step: int = -1
     since_ns: int = 0
     verdict: str = ""
+    by: str = ""
     workers: tuple[tuple[str, int], ...] = ()
     why: str = ""
 

@@ -77,9 +77,8 @@ class SuspendKind(ActionKind[SuspendRun]):
         if trouble and not waiting:
             return []
         step = plan.landed[-1] if plan.landed else -1
-        outputs = suspensions.begin(
-            action.role, action.depth, plan.verdict, step, waiting, run.now_ns
-        )
+        by = plan.verdict, plan.policy
+        outputs = suspensions.begin(action.role, action.depth, by, step, waiting, run.now_ns)
         return [*outputs, *suspensions.end(action.role, trouble)] if trouble else outputs
 
     def summary(self, action: SuspendRun, plan: Plan, run: Run) -> str:

@@ -239,10 +239,11 @@ class FleetState(Workers):
         now_ns: int,
         forecasts: Mapping[str, Forecast],
         lighthouse: LighthouseView | None = None,
+        suspended: Mapping[str, str] = MappingProxyType({}),
     ) -> FleetView:
         """Return the view for policies at this tick."""
         view = self._view(now_ns, forecasts, self._intake.metrics, tuple(self.knobs))
-        view.programs = self.programs.of
+        view.programs, view.suspended = self.programs.of, suspended
         if lighthouse is not None:
             view.lighthouse = self.quorums.seen_by(lighthouse)
         return view

@@ -9,6 +9,7 @@ from torchloom_core.live.fleet.state import FleetState
 from torchloom_core.wire.decisions import Notice, Output
 from torchloom_core.wire.messages import Exit
 from torchloom_core.wire.operations import SUSPENDED, Depth, Freeze, Operation, Resume, Thaw
+from torchloom_core.wire.requests import PERSON
 from torchloom_core.wire.suspensions import SuspensionChanged, key_of
 
 SUSPENSION_OVER = "suspension_over"
@@ -44,6 +45,14 @@ class Suspensions:
             if not one.role or not roles or one.role in roles:
                 return one
         return None
+
+    def by_role(self) -> dict[str, str]:
+        """Return for each suspended role the policy that suspended it."""
+        found: dict[str, str] = {}
+        for one in self.table.values():
+            if one.state == "suspended":
+                found |= dict.fromkeys([one.role] if one.role else self._fleet.roles, one.by)
+        return found
 
     def refusal(self, roles: Set[str]) -> str:
         """Return that one of the roles is suspended, or an empty string."""
@@ -83,9 +92,16 @@ class Suspensions:
         return found
 
     def begin(
-        self, role: str, depth: Depth, verdict: str, step: int, rows: Iterable[int], now_ns: int
+        self,
+        role: str,
+        depth: Depth,
+        plan: tuple[str, str],
+        step: int,
+        rows: Iterable[int],
+        now_ns: int,
     ) -> list[Output]:
-        """Record that the workers of these rows are suspended."""
+        """Record that the workers of these rows are suspended; ``plan``: its verdict and policy."""
+        verdict, by = plan
         hellos = [self._fleet.hello[row] for row in rows]
         incarnations = tuple((hello.worker, hello.incarnation) for hello in hellos)
         return self._put(
@@ -96,6 +112,7 @@ class Suspensions:
                 step=step,
                 since_ns=now_ns,
                 verdict=verdict,
+                by=by,
                 workers=incarnations,
             )
         )
@@ -158,7 +175,7 @@ class Suspensions:
             if self.of({role}) is None:
                 of_role = self.waiting(role)
                 depth: Depth = "parked" if self.parked(of_role) else "frozen"
-                found += self.begin(role, depth, "", -1, of_role, now_ns)
+                found += self.begin(role, depth, ("", PERSON), -1, of_role, now_ns)
         return found
 
     def _over(self, one: SuspensionChanged, waiting: list[int]) -> list[Output]:

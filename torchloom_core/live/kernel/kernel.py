@@ -168,8 +168,7 @@ class Kernel:
         outputs += self.run.pauses.check(self.run.now_ns)
         outputs += self._decider.note_failures(self.execution.advance_all())
         outputs += self._upkeep.suspended()
-        outputs += self.execution.offer_to_new_ranks()
-        outputs += self._run_end.close()
+        outputs += self.execution.offer_to_new_ranks() + self._run_end.close()
         outputs += self.requests.control_lease.lapse(self.run.now_ns)
         outputs += self._inherit(*self.run.launches.look(self.run.now_ns))
         outputs += self._correct()
@@ -190,7 +189,8 @@ class Kernel:
         return outputs
 
     def _view(self) -> FleetView:
-        return self.fleet.view(self.run.now_ns, self.forecasts.newest, self.run.steering.view)
+        steering, suspended = self.run.steering.view, self.run.suspensions.by_role()
+        return self.fleet.view(self.run.now_ns, self.forecasts.newest, steering, suspended)
 
     def _withdraw_lapsed(self, proposal_id: str, view: FleetView) -> list[Output]:
         """Withdraw a waiting proposal if its policy gives it up."""
