@@ -165,6 +165,23 @@ def test_experts_move_by_a_vote_once_their_tokens_are_measured():
     assert imbalance(worker_loads(tokens, later.experts, later.workers)) < 1.1
 
 
+def test_what_was_asked_for_follows_though_times_have_changed_since():
+    run = Run()
+
+    def beats(slowness):
+        for name in run.rendezvous.members:
+            beat = Beat(committed=1, layer_s=(slowness if name == "w1" else 1.0,) * 6)
+            run.take(run.rendezvous.receive(name, beat, run.now_s))
+
+    run.now_s = 6.0
+    beats(3.0)
+    asked = {message.why for _, message in run.rendezvous.tick(run.now_s)}
+    beats(1.0)
+    for name in run.rendezvous.members:
+        run.stop(name)
+    assert {run.rendezvous.assignment.why} == asked
+
+
 def test_a_standby_has_finished_once_all_workers_have_left_on_purpose():
     run = Run(workers=5, standbys=1)
     for name in run.rendezvous.members:

@@ -7,7 +7,9 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from torchloom_core.assignments.answers import Answer
+from torchloom_core.assignments.checking import copies
 from torchloom_core.assignments.price import step_s
+from torchloom_core.floor.errors import AssignmentError
 from torchloom_core.live.rendezvous.choice import (
     Known,
     following,
@@ -51,6 +53,7 @@ class Planned:
     left_out: frozenset[str] = frozenset()
     answered: Answered = _NONE
     cause: str = ""
+    _wanted: Assignment | None = None
     _failed: str = ""
     _retiring: frozenset[str] = frozenset()
     _looked_s: float = 0.0
@@ -67,7 +70,7 @@ class Planned:
 
     def begin(self, now_s: float, taking_part: Iterable[str] = ()) -> None:
         """Begin a generation: nothing is asked for."""
-        self.asked_for, self.offer, self._looked_s = 0, None, now_s
+        self.asked_for, self.offer, self._looked_s, self._wanted = 0, None, now_s, None
         if needed := self.left_out.intersection(taking_part):
             why = f"{', '.join(sorted(needed))}: no assignment without holds all layers"
             self._settle("refused", why)
@@ -147,7 +150,7 @@ class Planned:
         if better is None:
             return self._refuse(change, why)
         self.left_out, self.answered = left_out, Answered(id=change.id, state="asked")
-        return self._ask(present, better.assignment.why)
+        return self._ask(present, better.assignment.why, better.assignment)
 
     def retire(self, worker: str, present: Assignment | None) -> Regroup | None:
         """Return what to ask for, as a worker is to leave with the commit of a step."""
@@ -167,12 +170,30 @@ class Planned:
     ) -> Assignment | None:
         """Return what follows, for workers that have left a generation; None if nothing can.
 
-        Workers that are to have no part get one only if the program cannot go on without.
+        If all are there, that is what they were asked for. Workers that are to have no part get
+        one only if the program cannot go on without.
         """
+        if self._wanted is not None and self._is_possible(self._wanted, present, held, standbys):
+            return self._wanted
         leaving = self.left_out if self.answered.state == "asked" else self._retiring
         ready = tuple(name for name in standbys if name not in self.left_out)
         found = following(present, held, ready, known, leaving)
         return found or following(present, held, standbys, known)
+
+    def _is_possible(
+        self, wanted: Assignment, present: Assignment, held: Parts, standbys: tuple[str, ...]
+    ) -> bool:
+        """Return whether all workers are there, and none of them is to have no part since then."""
+        there = set(held).union(standbys)
+        if not there.issuperset({*present.workers, *wanted.workers}):
+            return False
+        if self._retiring.intersection(wanted.workers):
+            return False
+        try:
+            copies(wanted, held)
+        except AssignmentError:
+            return False
+        return True
 
     def _choose(
         self, present: Assignment, better: Answer | None, now_s: float, known: Known
@@ -182,7 +203,7 @@ class Planned:
         present_s = step_s(present, known.program)
         is_faster = better.price.step_s < present_s
         if now_s >= self._decided_until_s or not is_faster:  # a lost copy is made again at once
-            return self._ask(present, better.assignment.why)
+            return self._ask(present, better.assignment.why, better.assignment)
         self.offer = Offer(
             why=better.assignment.why,
             step_s=better.price.step_s,
@@ -196,8 +217,8 @@ class Planned:
         self.answered = Answered(id=change.id, state="refused", why=why[:256])
         return None
 
-    def _ask(self, present: Assignment, why: str) -> Regroup:
-        self.asked_for, self.offer = present.generation + 1, None
+    def _ask(self, present: Assignment, why: str, wanted: Assignment | None = None) -> Regroup:
+        self.asked_for, self.offer, self._wanted = present.generation + 1, None, wanted
         return Regroup(next=self.asked_for, why=why)
 
     def _settle(self, state: str, why: str) -> None:
