@@ -28,7 +28,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 A_SEQUENCE = (
-    "need a sequence of Need, NeedFaults, NeedPast, NeedLabels, NeedNotes or NeedForecast in .needs"
+    "need a sequence of Need, NeedFaults, NeedPast, NeedLabels, NeedNotes, NeedForecast or "
+    "NeedOffers in .needs"
 )
 
 

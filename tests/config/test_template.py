@@ -100,12 +100,13 @@ def test_plugins_of_the_template_are_shipped_and_shown_with_their_defaults():
     assert not active.failed
     assert active.policies
     assert active.predictors
-    options = {info.name: info.cls.Options() for info in discover() if info.cls}
+    classes = {info.name: info.cls for info in discover()}
     for name, shown in (*config.policies.items(), *config.predictors.items()):
+        options = classes[name].Options()
         for key, value in shown.items():
             if key == "mode":
                 continue
-            assert value == getattr(options[name], key), f"{name}.{key}"
+            assert value == getattr(options, key), f"{name}.{key}"
 
 
 def test_policies_that_act_on_forecasts_are_shadow_by_default():

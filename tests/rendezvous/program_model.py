@@ -351,13 +351,16 @@ class Model:
         if number in self.checked or number == 1:
             return
         self.checked.add(number)
-        for worker in self.there([w.name for w in self.workers.values() if w.phase == "stopped"]):
+        there = self.there([w.name for w in self.workers.values() if w.phase == "stopped"])
+        held = {part for worker in there for part in worker.has()}
+        for worker in there:
             for part in worker.has() | worker.memory.keys():
                 if part >= FIRST and self.expert_layers:
                     if not begin.assignment.experts[part - FIRST]:
                         self.fail(f"expert {part - FIRST} is left out: {worker.name} has it")
-                    if part in worker.memory and worker.committed - worker.memory[part] > 2 * EVERY:
-                        self.fail(f"{worker.name}'s memory is old: {worker.memory}")
+                    newest = max(w.memory.get(part, -1) for w in there)
+                    if part not in held and worker.committed - newest > 2 * EVERY:
+                        self.fail(f"expert {part - FIRST}: its newest memory is of {newest}")
 
     def told(self, worker):
         message = worker.inbox.popleft()

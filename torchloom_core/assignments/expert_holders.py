@@ -91,8 +91,8 @@ def restored(held: Held, mirrors: Mapping[str, Mapping[int, int]]) -> dict[int, 
 def next_holders(wanted: Placed, workers: Sequence[str], held: Held) -> Placed:
     """Return the holders of each expert among the workers of the next generation.
 
-    They are those that are wanted, as far as they have a part; else a worker that holds the
-    expert, or the one with the fewest; none if no worker holds it.
+    They are those that are wanted, as far as they have a part; else, of those that hold the
+    expert and have a part, the one with the fewest; none if there is no such worker.
     """
     has: dict[int, list[str]] = {}
     for worker, own in held.items():
@@ -101,11 +101,10 @@ def next_holders(wanted: Placed, workers: Sequence[str], held: Held) -> Placed:
     count = dict.fromkeys(workers, 0)
     found = []
     for number, names in enumerate(wanted):
-        sources = has.get(number, [])
+        sources = [name for name in has.get(number, []) if name in count]
         kept = tuple(name for name in names if name in count) if sources else ()
         if sources and not kept:
-            able = [name for name in sources if name in count]
-            kept = (min(able or count, key=count.__getitem__),)
+            kept = (min(sources, key=count.__getitem__),)
         for name in kept:
             count[name] += 1
         found.append(kept)

@@ -80,6 +80,14 @@ def with_experts(
     return msgspec.structs.replace(chosen, experts=holders, why="; ".join(reasons)[:_SHOWN])
 
 
+def loses_experts(chosen: Assignment, has: Holdings) -> bool:
+    """Return whether experts are left out because those that have them have no part."""
+    held = with_mirrors(has)[0].experts
+    there = frozenset[int]().union(*held.values())
+    holders = next_holders(chosen.experts, chosen.workers, held)
+    return any(number in there and not names for number, names in enumerate(holders))
+
+
 def why_no_expert(assignment: Assignment, layers: Sequence[ExpertLayer]) -> str:
     """Return in one line why a program cannot go on without its experts; "" if it can."""
     for numbers in ranges(layers):

@@ -18,7 +18,8 @@ from torchloom_core.live.rendezvous.choice import (
     with_standbys,
     without,
 )
-from torchloom_core.live.rendezvous.holdings import Parts, everything
+from torchloom_core.live.rendezvous.expert_parts import loses_experts
+from torchloom_core.live.rendezvous.holdings import Holdings, Parts, everything
 from torchloom_core.wire.assignment import Assignment
 from torchloom_core.wire.generations import Regroup
 from torchloom_core.wire.planned_changes import Answered, Change, Offer
@@ -166,19 +167,23 @@ class Planned:
         self._retiring -= {worker}
 
     def following(
-        self, present: Assignment, held: Parts, standbys: tuple[str, ...], known: Known
+        self, present: Assignment, has: Holdings, standbys: tuple[str, ...], known: Known
     ) -> Assignment | None:
         """Return what follows, for workers that have left a generation; None if nothing can.
 
         If all are there, that is what they were asked for. Workers that are to have no part get
-        one only if the program cannot go on without.
+        one only if the program cannot go on without, or would lose experts.
         """
-        if self._wanted is not None and self._is_possible(self._wanted, present, held, standbys):
-            return self._wanted
+        wanted, held = self._wanted, has.layers
         leaving = self.left_out if self.answered.state == "asked" else self._retiring
         ready = tuple(name for name in standbys if name not in self.left_out)
+        is_possible = wanted is not None and self._is_possible(wanted, present, held, standbys)
+        if wanted is not None and is_possible and not loses_experts(wanted, has):
+            return wanted
         found = following(present, held, ready, known, leaving)
-        return found or following(present, held, standbys, known)
+        if found is not None and not loses_experts(found, has):
+            return found
+        return following(present, held, standbys, known) or found
 
     def _is_possible(
         self, wanted: Assignment, present: Assignment, held: Parts, standbys: tuple[str, ...]

@@ -287,7 +287,7 @@ class Rendezvous:
             return self._halt("all workers of the generation have ended", finished=all_left)
         has = holdings(reports)
         standbys = tuple(name for name in self.standbys if name not in present.workers)
-        chosen = self.planned.following(present, has.layers, standbys, self._known())
+        chosen = self.planned.following(present, has, standbys, self._known())
         if chosen is None:
             return self._halt(why_lost(present, has.layers))
         return self._begin(chosen, has)
