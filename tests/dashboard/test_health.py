@@ -7,6 +7,7 @@ from torchloom_core.live.dashboard.board import Board
 from torchloom_core.live.dashboard.health import health
 from torchloom_core.wire.messages import Exit
 from torchloom_core.wire.operator import CrashLoop, PluginStatus, Status
+from torchloom_core.wire.suspensions import SuspensionChanged
 
 NOW_S = 1000.0
 STALE_S = 30.0
@@ -38,6 +39,17 @@ def test_a_run_that_trains_without_trouble_is_healthy(board):
         "level": "healthy",
         "reasons": [("healthy", "3 ranks train; none is slow, stalled, failed or unreachable")],
     }
+
+
+def test_a_suspended_run_is_paused_also_without_ranks_and_beside_another_role_it_is_no_trouble(
+    board,
+):
+    one = SuspensionChanged(role="batch", depth="stored", state="suspended", step=41)
+    text = "role batch is suspended (stored) after step 41"
+    found = health(board, status(suspensions=(one,)), NOW_S + 20)
+    assert (found["level"], found["reasons"][1]) == ("healthy", ("healthy", text))
+    found = health(board_of(), status(suspensions=(one,)), NOW_S + 20)
+    assert found == {"level": "paused", "reasons": [("paused", text)]}
 
 
 def test_an_idle_standby_is_no_trouble(board):

@@ -2,11 +2,13 @@
 
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from torchloom_core.live.dashboard.board import STATES, Board
 from torchloom_core.live.dashboard.slow import FEWEST, NAMED, some_of
+from torchloom_core.live.trajectory.summaries import summarise
 from torchloom_core.wire.operator import Status
 
 HEALTHY, FINISHED, STARTING, PAUSED = "healthy", "finished", "starting", "paused"
@@ -22,7 +24,8 @@ def health(board: Board, status: Status | None, now_s: float) -> dict[str, Any]:
     """Return ``level`` and ``reasons``, each a level and a sentence, the worst first.
 
     Unhealthy: nothing trains, or ranks stall or crash-loop. Degraded: the run trains, and ranks
-    are slow, failed or unreachable, or a part of the Weaver does not work.
+    are slow, failed or unreachable, or a part of the Weaver does not work. A suspended run is
+    paused, also once all its ranks have ended.
     """
     states = board.states(now_s)
     count = {name: int(np.count_nonzero(states == code)) for code, name in enumerate(STATES)}
@@ -43,19 +46,22 @@ def health(board: Board, status: Status | None, now_s: float) -> dict[str, Any]:
     broken = [one.name for one in status.plugins if one.state == _QUARANTINED] if status else []
     if broken:
         reasons.append((DEGRADED, f"quarantined until the Weaver restarts: {', '.join(broken)}"))
-    if not training:
+    suspensions = status.suspensions if status else ()
+    suspended = [summarise("suspension", msgspec.to_builtins(one)) for one in suspensions]
+    if not training and not suspended:
         others = [f"{count[name]} {name}" for name in _STARTING_STATES if count[name]]
         level = PAUSED if count["paused"] else STARTING
         if not others and (count["ended"] or count["left"]):
             level, others = FINISHED, ["all ranks have ended"]
         reasons.append((level, f"no rank trains: {', '.join(others) or 'no rank is running'}"))
-    reasons.sort(key=lambda reason: -_ORDER.index(reason[0]))
     if not reasons:
         ranks = "1 rank trains" if training == 1 else f"{training} ranks train"
         problems = "slow, stalled, failed or unreachable"
         if training < FEWEST:
             problems = f"stalled, failed or unreachable; {FEWEST} are needed to find a slow one"
-        reasons = [(HEALTHY, f"{ranks}; none is {problems}")]
+        reasons = [(HEALTHY, f"{ranks}; none is {problems}")] if training else []
+    reasons += [(HEALTHY if training else PAUSED, text) for text in suspended]
+    reasons.sort(key=lambda reason: -_ORDER.index(reason[0]))
     return {"level": reasons[0][0], "reasons": reasons}
 
 
