@@ -346,12 +346,13 @@ class Model:
             self.fail(f"it ends ({self.halted}), although each layer is held")
 
     def check_left_out(self, begin):
-        """An expert is left out only if no worker holds it, or has it in memory."""
+        """An expert is left out only if no worker of the last generation has it, or a copy."""
         number = begin.assignment.generation
         if number in self.checked or number == 1:
             return
         self.checked.add(number)
-        there = self.there([w.name for w in self.workers.values() if w.phase == "stopped"])
+        stopped = [w for w in self.workers.values() if w.phase == "stopped"]
+        there = self.there([w.name for w in stopped if w.generation == number - 1])
         held = {part for worker in there for part in worker.has()}
         for worker in there:
             for part in worker.has() | worker.memory.keys():

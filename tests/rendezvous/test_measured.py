@@ -1,6 +1,10 @@
 """Slow workers and costly layers are told apart by layers that several workers have measured."""
 
+from math import isfinite
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from torchloom_core.live.rendezvous.measured import speeds, updated
 
@@ -26,3 +30,9 @@ def test_times_that_vary_a_little_make_nobody_slow():
 def test_a_layer_keeps_its_time_until_it_is_measured_again():
     assert updated((0.0, 2.0), (1.0, 1.0)) == (1.0, 2.0)
     assert updated((0.5,), (1.0, 1.0)) == (1.0, 1.0)
+
+
+@given(st.dictionaries(st.sampled_from("abcd"), st.tuples(*[st.floats(0, 1e6)] * 3)))
+def test_whatever_is_measured_gives_finite_times(measured):
+    layer_s, slowness = speeds(measured, 3)
+    assert all(map(isfinite, (*layer_s, *slowness.values())))

@@ -7,6 +7,7 @@ from torchloom_core.live.rendezvous.rendezvous import Rendezvous
 from torchloom_core.live.rendezvous.settings import Settings
 from torchloom_core.wire.generations import (
     Beat,
+    Begin,
     ExpertLayer,
     ExpertState,
     Halt,
@@ -63,6 +64,8 @@ class Run:
 
     def take(self, sends, *, vote=True):
         for name, message in sends:
+            if isinstance(message, Begin):
+                self.sent = message
             if isinstance(message, Regroup):
                 self.asked.append(message.why)
             if isinstance(message, Stop) or (isinstance(message, Regroup) and vote):
@@ -131,7 +134,7 @@ def test_a_worker_that_is_to_have_no_part_hands_its_layers_over_and_stays_out():
 def test_a_worker_that_alone_holds_layers_stays():
     run = Run(workers=3, standbys=1, replicas=1)
     answered = run.change(1, "w1")
-    assert answered.why == "w1: no assignment without holds all layers"
+    assert answered.why == "no assignment without w1 holds all layers"
     assert run.rendezvous.last_generation == 1
     assert run.change(1, "w9").why == "w9: no such worker"
     assert run.change(1).why == "no other assignment makes steps faster"
@@ -180,6 +183,16 @@ def test_what_was_asked_for_follows_though_times_have_changed_since():
     for name in run.rendezvous.members:
         run.stop(name)
     assert {run.rendezvous.assignment.why} == asked
+
+
+def test_a_worker_without_a_part_does_not_end_the_steps_of_the_others():
+    run = Run(workers=5, standbys=1)
+    (standby,) = run.rendezvous.standbys
+    leave = Leave(finished=True, committed=10**6)
+    run.take(run.rendezvous.receive(standby, leave, run.now_s))
+    run.end("w1")
+    assert run.rendezvous.phase == "running"
+    assert run.sent.committed == 1
 
 
 def test_a_standby_has_finished_once_all_workers_have_left_on_purpose():

@@ -28,6 +28,10 @@ Measured = Annotated[
     tuple[Annotated[float, msgspec.Meta(ge=0, le=1e12)], ...], msgspec.Meta(max_length=MAX_PARTS)
 ]
 
+LayerSeconds = Annotated[
+    tuple[Annotated[float, msgspec.Meta(ge=0, le=1e6)], ...], msgspec.Meta(max_length=MAX_PARTS)
+]
+
 Parts = Annotated[tuple[Part, ...], msgspec.Meta(max_length=MAX_PARTS)]
 
 
@@ -73,7 +77,7 @@ class ExpertState(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     tokens: Measured = ()
-    seconds: float = 0.0
+    seconds: Annotated[float, msgspec.Meta(ge=0, le=1e6)] = 0.0
     mirrors: Annotated[tuple[Mirror, ...], msgspec.Meta(max_length=MAX_PARTS)] = ()
 
 
@@ -149,7 +153,7 @@ class Stopped(msgspec.Struct, frozen=True, kw_only=True, tag="stopped"):
     reduced: Step = -1
     layers: Parts = ()
     experts: Parts = ()
-    layer_s: Measured = ()
+    layer_s: LayerSeconds = ()
     expert_state: ExpertState = NO_EXPERTS
 
 
@@ -157,7 +161,7 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True, tag="beat"):
     """A worker's process runs; ``committed`` is its last step, the others are as in Stopped."""
 
     committed: Step = -1
-    layer_s: Measured = ()
+    layer_s: LayerSeconds = ()
     expert_state: ExpertState = NO_EXPERTS
 
 
@@ -232,7 +236,7 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True, tag="outlook"):
     assignment: Assignment | None = None
     standbys: tuple[Name, ...] = ()
     program: Join | None = None
-    layer_s: Measured = ()
+    layer_s: LayerSeconds = ()
     slowness: dict[Name, float] = {}
     fixed_s: float = 0.0
     committed: Step = -1

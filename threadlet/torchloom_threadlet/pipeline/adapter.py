@@ -207,3 +207,5 @@ class PipelineAdapter(Adapter):
         worker.announce()
         if stage is None and worker.state in ("training", "paused"):
             worker.enter("joining")
+        # With a part it trains from its next step on, which is found out there.
+        worker.has_pending |= stage is not None and worker.state == "joining"

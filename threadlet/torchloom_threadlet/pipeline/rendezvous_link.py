@@ -107,8 +107,8 @@ class RendezvousLink:
 
     @property
     def asked_for(self) -> int:
-        """The generation to vote for, 0 for none."""
-        return self._asked
+        """The generation to vote for, 0 for none; without a rendezvous nobody would begin it."""
+        return self._asked if self._socket is not None else 0
 
     def has_begun_after(self, generation: int) -> bool:
         """Return whether :meth:`begin_after` would return at once."""
@@ -190,7 +190,7 @@ class RendezvousLink:
             except (OSError, msgspec.DecodeError, MessageError) as error:
                 if not self._warned and not self._is_closed:
                     host, port = self._address
-                    _log.warning("no rendezvous at %s:%d, training goes on: %s", host, port, error)
+                    _log.warning("no rendezvous at %s:%d, it is tried again: %s", host, port, error)
                     self._warned = True
             with self._changed:
                 self._socket = None
@@ -203,7 +203,7 @@ class RendezvousLink:
         with self._changed:
             first = [self._join, *([self._report] if self._report else ())]
             opened.sendall(b"".join(msgspec.json.encode(each) + b"\n" for each in first))
-            self._socket, self._warned = opened, False
+            self._socket, self._warned, self._asked = opened, False, 0
         lines = opened.makefile("rb")
         while line := lines.readline(MAX_LINE):
             self._receive(_decode(line))

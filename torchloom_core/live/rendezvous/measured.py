@@ -10,6 +10,7 @@ from torchloom_core.wire.assignment import Assignment
 from torchloom_core.wire.generations import Beat, Join, Stopped
 
 _ROUNDS = 20
+_LEAST_S = 1e-9
 _SLOW = 1.15
 """A worker that is less slow than this counts as any other: its times vary."""
 
@@ -75,7 +76,7 @@ def speeds(
         Of workers that are slow.
     """
     times = {
-        name: {n: log(s) for n, s in enumerate(seconds[:layers]) if s > 0}
+        name: {n: log(max(s, _LEAST_S)) for n, s in enumerate(seconds[:layers]) if s > 0}
         for name, seconds in measured.items()
     }
     times = {name: own for name, own in times.items() if own}

@@ -73,7 +73,7 @@ class Planned:
         """Begin a generation: nothing is asked for."""
         self.asked_for, self.offer, self._looked_s, self._wanted = 0, None, now_s, None
         if needed := self.left_out.intersection(taking_part):
-            why = f"{', '.join(sorted(needed))}: no assignment without holds all layers"
+            why = f"no assignment without {', '.join(sorted(needed))} holds all layers"
             self._settle("refused", why)
         self.left_out -= needed
         self._settle("done", "")
@@ -138,9 +138,9 @@ class Planned:
         left_out, program = frozenset(change.without), known()
         ready = tuple(name for name in standbys if name not in left_out)
         held = everything(present)
-        if leaving := left_out & set(present.workers):
+        if left_out & set(present.workers):
             better = without(present, held, ready, program, left_out)
-            why = f"{', '.join(sorted(leaving))}: no assignment without holds all layers"
+            why = f"no assignment without {', '.join(sorted(left_out))} holds all layers"
         else:
             better = (
                 with_standbys(present, held, ready, program)

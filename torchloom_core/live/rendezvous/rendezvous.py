@@ -160,7 +160,7 @@ class Rendezvous:
                 self._measured(worker, message)
                 planned = self.planned.asked_for > number
                 return ([] if planned else self._stop(f"{worker} has stopped")) + self._go_on()
-            case Leave(finished=True):
+            case Leave(finished=True) if is_present:
                 known.has_finished, self._final = True, message.committed
                 return self._go_on()
             case Leave(at_once=False):

@@ -19,6 +19,7 @@ from torchloom_core.live.rendezvous.followers import Followers, decode, line_of
 from torchloom_core.live.rendezvous.known_worker import Send
 from torchloom_core.live.rendezvous.rendezvous import Rendezvous
 from torchloom_core.live.rendezvous.settings import Saved, Settings
+from torchloom_core.wire.codec import UNREADABLE
 from torchloom_core.wire.generations import MAX_LINE, Begin, Halt, Join, Look, Stop
 from torchloom_core.wire.planned_changes import Change
 
@@ -76,7 +77,7 @@ class Service:
             pass
         except asyncio.CancelledError:
             pass  # this process ends: asyncio would print it
-        except (ValueError, msgspec.DecodeError) as error:  # ValueError: the line is too long
+        except (ValueError, *UNREADABLE) as error:  # ValueError: the line is too long
             text = plain_line(str(error))
             self._limited_log.add("cut off", f"{worker or 'a connection'} is cut off: {text}")
         finally:
@@ -195,6 +196,6 @@ def _saved(path: Path) -> Saved | None:
         return None
     except OSError as error:
         raise StateError(f"--state {path}: cannot be read: {error.strerror}") from None
-    with suppress(msgspec.DecodeError):
+    with suppress(*UNREADABLE):
         return msgspec.json.decode(text, type=Saved)
     raise StateError(f"--state {path}: is no file of a rendezvous; move it away to begin anew")

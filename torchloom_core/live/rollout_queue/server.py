@@ -13,6 +13,7 @@ import msgspec
 from torchloom_core.floor.errors import RolloutError
 from torchloom_core.floor.plain_text import RateLimitedLog, plain_line
 from torchloom_core.live.rollout_queue.queue import QueueLimits, RolloutQueue
+from torchloom_core.wire.codec import UNREADABLE
 from torchloom_core.wire.rollouts import (
     LENGTHS,
     MAX_HEADER,
@@ -63,7 +64,7 @@ class Service:
                 await _Connection(self, reader, writer).serve()
         except (OSError, asyncio.IncompleteReadError, TimeoutError, asyncio.CancelledError):
             pass  # cancelled: this process ends
-        except (ValueError, msgspec.DecodeError) as error:
+        except (ValueError, *UNREADABLE) as error:
             text = plain_line(str(error))
             self._limited_log.add("cut off", f"a connection is cut off: {text}")
         finally:

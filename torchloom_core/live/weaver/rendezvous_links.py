@@ -15,6 +15,7 @@ from torchloom_core.floor.addresses import address
 from torchloom_core.floor.plain_text import RateLimitedLog
 from torchloom_core.interface.needs import NeedOffers
 from torchloom_core.live.kernel.plugins.host import ActivePlugins
+from torchloom_core.wire.codec import UNREADABLE
 from torchloom_core.wire.generations import MAX_LINE, Look, Outlook
 from torchloom_core.wire.placement import TRAINER
 from torchloom_core.wire.programs import ChangeWanted, ProgramSeen
@@ -83,7 +84,7 @@ class _Link:
         while True:
             try:
                 await self._follow()
-            except (OSError, TimeoutError, ValueError, msgspec.DecodeError) as error:
+            except (OSError, TimeoutError, ValueError, *UNREADABLE) as error:
                 why = str(error) or type(error).__name__
                 text = f"the rendezvous of {self._role} at {self._where} cannot be reached: {why}"
                 self._limited_log.add("link", text)
