@@ -240,7 +240,8 @@ async def test_what_does_not_fit_is_refused_and_harms_no_one(start, connect):
     assert (await other.next(Halt)).why == "w1: layers: need 4, as other workers have, was 5"
     old = await connect(port, "w0", incarnation=4)
     assert "started later" in (await old.next(Halt)).why
-    for data in (b"{}\n", b"\xff" * 100 + b"\n", b'{"type":"stop","generation":1}\n', b"[" * 2_000_000):
+    stop = b'{"type":"stop","generation":1}'
+    for data in (b"{}\n", b"\xff" * 100 + b"\n", stop + b"\n", b"[" * 2_000_000):
         odd = await connect(port)
         odd.write(data + b"\n")
         assert await odd.has_ended()

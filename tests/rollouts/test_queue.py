@@ -51,8 +51,19 @@ def test_a_batch_that_is_too_old_is_dropped_counted_and_its_prompts_given_out_ag
     answer, _ = take(queue)
     assert [batch.version for batch in answer.batches] == [1]
     assert answer.dropped_stale == 1
-    assert put(queue, "r", 2, version=0, positions=(2,)).outcome == "stale"
-    assert queue.give("r", 4) == (0, 1, 2, 3)
+    assert queue.give("r", 3) == (0, 1, 3)
+    assert put(queue, "r", 2, version=0, positions=(3,)).outcome == "stale"
+    assert put(queue, "r", 3, version=0, positions=(3, 9)).outcome == "stale"  # not its own
+    assert queue.give("r", 2) == (3, 4)
+
+
+def test_the_batches_that_were_taken_last_are_kept_up_to_a_limit():
+    queue, _ = queue_of("r", "t", "u", batch_bytes=10)
+    for serial, taker in enumerate("tu"):
+        put(queue, "r", serial, body=b"%d" % serial * 6)
+        take(queue, taker)
+    assert take(queue, "u")[1] == [b"1" * 6]
+    assert take(queue, "t") is None
 
 
 def test_a_full_queue_has_no_room_until_a_batch_is_taken_or_does_not_come():

@@ -6,7 +6,6 @@ without a request (each costs memory and a file descriptor), and closes no incom
 
 import asyncio
 import logging
-import resource
 import socket
 from collections.abc import AsyncIterator, Generator
 from contextlib import asynccontextmanager, contextmanager
@@ -14,6 +13,8 @@ from typing import Any
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from torchloom_core.floor.open_files import allow_files, most_connections
 
 _log = logging.getLogger(__name__)
 
@@ -26,7 +27,6 @@ _MOST_CONNECTIONS = 4096
 _MOST_ARRIVING = 512
 """Connections without a request yet; with TLS each takes a quarter of a MiB."""
 
-_MOST_FILES = 65_536
 _BAD_TEXT = "Invalid UTF-8"
 
 
@@ -52,7 +52,7 @@ def url_of(found: socket.socket, *, secure: bool = False) -> str:
 @asynccontextmanager
 async def served(application: Any, *found: socket.socket, **options: Any) -> AsyncIterator[None]:
     """Serve an ASGI application at listeners, with further options of uvicorn."""
-    _allow_files()
+    allow_files()
     logging.getLogger("uvicorn.error").addFilter(_in_one_line)
     config = uvicorn.Config(
         application,
@@ -119,7 +119,10 @@ class _Server(uvicorn.Server):
     def _has_place(self) -> bool:
         """Return whether there is a place; if not, close an idle connection for one."""
         there = self.server_state.connections | self._arriving.keys()
-        if len(there) < _most_connections() and len(self._arriving) < _MOST_ARRIVING:
+        if (
+            len(there) < most_connections(_MOST_CONNECTIONS)
+            and len(self._arriving) < _MOST_ARRIVING
+        ):
             return True
         longest = next(iter(self._arriving), None)
         if longest is not None:
@@ -187,20 +190,6 @@ class _Prompt(H11Protocol):
             return
         self._has_waited = waits
         self.loop.call_later(PROMPT_S, self._check)
-
-
-def _most_connections() -> int:
-    """Return the limit of connections, which leaves file descriptors for other uses."""
-    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return _MOST_CONNECTIONS if files < 0 else min(_MOST_CONNECTIONS, files // 2)
-
-
-def _allow_files() -> None:
-    """Raise the limit of open files as far as the system allows."""
-    files, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _MOST_FILES if most < 0 else min(_MOST_FILES, most)
-    if 0 <= files < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
 def _in_one_line(record: logging.LogRecord) -> bool:

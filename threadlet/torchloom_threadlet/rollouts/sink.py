@@ -1,5 +1,6 @@
 """A rollout worker's end of a rollout queue: the weights and prompts, and where batches go."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -7,10 +8,13 @@ from typing import Any
 import msgspec
 import torch
 
+from torchloom_core.floor.errors import RolloutError
 from torchloom_core.wire.rollouts import Done, Fetch, Given, Prompts, Put, Weights
 from torchloom_threadlet.loom import Loom
 from torchloom_threadlet.rollouts.payload import decode_weights, encode_batch
 from torchloom_threadlet.rollouts.queue_link import QueueLink, Waited
+
+_log = logging.getLogger(__name__)
 
 
 class RolloutSink:
@@ -44,6 +48,7 @@ class RolloutSink:
         self._loom, self._timeout_s = loom, timeout_s
         self._waited = Waited()
         self._serial = self._depth = 0
+        self._seen = -1  # weights that cannot be read are not fetched again
 
     def newer_weights(self) -> dict[str, torch.Tensor] | None:
         """Return the newest weights, by name; None if this worker has them. Wait for the first.
@@ -57,11 +62,16 @@ class RolloutSink:
 
         def fetch(wait_s: float) -> bool:
             is_first = self.version < 0
-            request = Fetch(newer_than=self.version, wait_s=wait_s if is_first else 0.0)
+            request = Fetch(newer_than=self._seen, wait_s=wait_s if is_first else 0.0)
             answer, bodies = self._link.ask(request, Weights)
-            if answer.version > self.version and bodies:
-                found.append(decode_weights(bodies[0]))
-                self._know(answer.version)
+            if answer.version > self._seen and bodies:
+                self._seen = answer.version
+                try:
+                    found.append(decode_weights(bodies[0]))
+                except RolloutError as error:
+                    _log.warning("version %d is left out: %s", answer.version, error)
+                else:
+                    self._know(answer.version)
             return bool(found) or not is_first
 
         with self._phase(), self._waited:

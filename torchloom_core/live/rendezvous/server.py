@@ -14,11 +14,13 @@ import msgspec
 from torchloom_core.floor.errors import LighthouseError, StateError
 from torchloom_core.floor.files import write_whole
 from torchloom_core.floor.first_done import first_done
+from torchloom_core.floor.open_files import allow_files, most_connections
 from torchloom_core.floor.plain_text import RateLimitedLog, plain_line
 from torchloom_core.live.rendezvous.followers import Followers, decode, line_of
 from torchloom_core.live.rendezvous.known_worker import Send
 from torchloom_core.live.rendezvous.rendezvous import Rendezvous
 from torchloom_core.live.rendezvous.settings import Saved, Settings
+from torchloom_core.wire.assignment import MAX_PARTS
 from torchloom_core.wire.codec import UNREADABLE
 from torchloom_core.wire.generations import MAX_LINE, Begin, Halt, Join, Look, Stop
 from torchloom_core.wire.planned_changes import Change
@@ -28,6 +30,7 @@ _TICK_S = 0.1
 _BACKLOG_BYTES = 4 * MAX_LINE
 """Unsent bytes after which a worker that does not read is cut off."""
 
+_MOST_CONNECTIONS = 2 * MAX_PARTS
 _JOIN_S = 10.0
 """How long a connection may take to send its first message."""
 
@@ -54,11 +57,16 @@ class Service:
         self._writers: dict[str, asyncio.StreamWriter] = {}
         self._followers = Followers(self.rendezvous, self._send)
         self._limited_log = RateLimitedLog(_log)
+        self._connections = 0
+        allow_files()
+        self._most = most_connections(_MOST_CONNECTIONS)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one connection until it ends."""
         worker = ""
+        self._connections += 1
         try:
+            self._admit()
             line = await asyncio.wait_for(reader.readline(), _JOIN_S)
             join = decode(line)
             if isinstance(join, Look):
@@ -81,10 +89,15 @@ class Service:
             text = plain_line(str(error))
             self._limited_log.add("cut off", f"{worker or 'a connection'} is cut off: {text}")
         finally:
+            self._connections -= 1
             if worker and self._writers.get(worker) is writer:
                 del self._writers[worker]
                 self._send(self.rendezvous.end(worker, time.monotonic()))
             writer.close()
+
+    def _admit(self) -> None:
+        if self._connections > self._most:
+            raise ValueError(f"need at most {self._most} connections, this is one more")
 
     def close(self) -> None:
         """Close all connections."""

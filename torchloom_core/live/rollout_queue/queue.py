@@ -19,7 +19,8 @@ class QueueLimits(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     batches, batch_bytes : int
-        Batches that it holds, and their bytes, those that are being received included.
+        Batches that it holds, and their bytes, those that are being received included. As many
+        bytes again are kept of batches that were taken, for who asks for them again.
     weights_bytes : int
         Bytes of the weights. While newer ones are received it holds two versions.
     """
@@ -32,6 +33,8 @@ class QueueLimits(msgspec.Struct, frozen=True, kw_only=True):
 class _Held(NamedTuple):
     head: Batch
     body: bytes
+    given: tuple[int, ...]
+    """Those of the prompts that were given to its client."""
 
 
 class _Client:
@@ -68,6 +71,8 @@ class RolloutQueue:
         self._next_position = 0
         self._returned: list[int] = []
         self._clients: OrderedDict[str, _Client] = OrderedDict()
+        self._taken: dict[str, int] = {}
+        """Bytes that are kept of the last batches of each client, in case it asks again."""
         self._connections = 0
 
     @property
@@ -84,7 +89,8 @@ class RolloutQueue:
         self._next_position = max(self._next_position, hello.next_position)
         self.version = max(self.version, hello.version)
         while len(self._clients) > _MOST_CLIENTS:
-            _, forgotten = self._clients.popitem(last=False)
+            name, forgotten = self._clients.popitem(last=False)
+            self._taken.pop(name, None)
             self._give_back(forgotten)
         return self._connections
 
@@ -140,14 +146,15 @@ class RolloutQueue:
         client = self._clients.setdefault(name, _Client())
         if put.serial <= client.put[0]:  # it was sent on two connections
             return client.put[1]
-        client.positions.difference_update(put.positions)
+        given = tuple(client.positions.intersection(put.positions))
+        client.positions.difference_update(given)
         done = Done(depth=self.depth + 1, version=self.version)
         if self._is_stale(put.version):
-            self._count_stale(put.positions)
+            self._count_stale(given)
             done = Done(outcome="stale", depth=self.depth, version=self.version)
         else:
             head = Batch(client=name, version=put.version, positions=put.positions, size=len(body))
-            self._held.append(_Held(head, body))
+            self._held.append(_Held(head, body, given))
             self._bytes += len(body)
         client.put = (put.serial, done)
         return done
@@ -161,7 +168,7 @@ class RolloutQueue:
         serial, answer, bodies = client.take
         if take.serial == serial and answer.batches:
             return answer, bodies
-        client.take = (-1, Batches(), [])
+        self._forget_taken(name)
         self._max_staleness = take.max_staleness
         self._drop_stale()
         if not self._held:
@@ -175,6 +182,9 @@ class RolloutQueue:
         )
         bodies = [held.body for held in taken]
         client.take = (take.serial, answer, bodies)
+        self._taken[name] = sum(map(len, bodies))
+        while len(self._taken) > 1 and sum(self._taken.values()) > self.limits.batch_bytes:
+            self._forget_taken(next(iter(self._taken)))
         return answer, bodies
 
     def publish(self, version: int, body: bytes) -> None:
@@ -182,6 +192,12 @@ class RolloutQueue:
         if version >= self.weights[0]:
             self.weights = (version, body)
         self.version = max(self.version, version)
+
+    def _forget_taken(self, name: str) -> None:
+        """Free the last batches that a client has taken; it does not get them again."""
+        self._taken.pop(name, None)
+        if (client := self._clients.get(name)) is not None:
+            client.take = (-1, Batches(), [])
 
     def _is_stale(self, version: int) -> bool:
         return self.version - version > self._max_staleness
@@ -191,7 +207,7 @@ class RolloutQueue:
         for held in self._held:
             if self._is_stale(held.head.version):
                 self._bytes -= held.head.size
-                self._count_stale(held.head.positions)
+                self._count_stale(held.given)
             else:
                 fresh.append(held)
         self._held = fresh

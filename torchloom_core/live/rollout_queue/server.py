@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from torchloom_core.floor.errors import RolloutError
+from torchloom_core.floor.open_files import allow_files, most_connections
 from torchloom_core.floor.plain_text import RateLimitedLog, plain_line
 from torchloom_core.live.rollout_queue.queue import QueueLimits, RolloutQueue
 from torchloom_core.wire.codec import UNREADABLE
@@ -55,13 +56,15 @@ class Service:
         self._publishing = asyncio.Lock()
         self._connections = 0
         self._limited_log = RateLimitedLog(_log)
+        allow_files()
+        self._most = most_connections(_MOST_CONNECTIONS)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one connection until it ends, or breaks a rule."""
         self._connections += 1
         try:
-            if self._connections <= _MOST_CONNECTIONS:
-                await _Connection(self, reader, writer).serve()
+            self._admit()
+            await _Connection(self, reader, writer).serve()
         except (OSError, asyncio.IncompleteReadError, TimeoutError, asyncio.CancelledError):
             pass  # cancelled: this process ends
         except (ValueError, *UNREADABLE) as error:
@@ -70,6 +73,10 @@ class Service:
         finally:
             self._connections -= 1
             writer.close()
+
+    def _admit(self) -> None:
+        if self._connections > self._most:
+            raise ValueError(f"need at most {self._most} connections, this is one more")
 
     async def change(self) -> None:
         """Wake all that wait for a change."""
