@@ -4,6 +4,8 @@ import pytest
 
 from tests.kernel.runs import Run, hello, make_kernel, of, only, telemetry
 from tests.kernel.test_recovery import succeed
+from torchloom_core.capabilities.checkpoint import SaveCheckpoint
+from torchloom_core.capabilities.drain import DrainGroup
 from torchloom_core.capabilities.pause import PauseRun
 from torchloom_core.capabilities.resume import ResumeRun
 from torchloom_core.capabilities.suspend import SuspendRun
@@ -111,6 +113,8 @@ def test_a_stored_run_is_not_over_until_it_is_resumed_and_trains(run):
     [
         (SuspendRun(depth="stored"), "the run is suspended (frozen), resume it first"),
         (PauseRun(), "the run is suspended (frozen), resume it first"),
+        (DrainGroup(group="a"), "the run is suspended (frozen), resume it first"),
+        (SaveCheckpoint(), "the run is suspended (frozen), resume it first"),
         (ResumeRun(role="trainer"), "the whole run is suspended: resume it without a role"),
     ],
 )

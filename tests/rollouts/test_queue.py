@@ -102,6 +102,13 @@ def test_a_new_queue_continues_with_the_prompts_and_versions_that_clients_know()
     assert queue.weights == (-1, b"")
 
 
+def test_a_version_that_is_only_heard_of_makes_no_batch_too_old():
+    queue, _ = queue_of("r")
+    queue.join(Hello(client="x", version=2**52))
+    assert put(queue, "r", 0, version=3).outcome == "done"
+    assert len(take(queue)[1]) == 1
+
+
 def test_older_weights_replace_no_newer_ones():
     queue, _ = queue_of()
     queue.publish(2, b"new")

@@ -40,8 +40,8 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
     """
 
     client: Id
-    next_position: Count = 0
-    version: Version = -1
+    next_position: Annotated[int, msgspec.Meta(ge=0, le=2**52)] = 0
+    version: Annotated[int, msgspec.Meta(ge=-1, le=2**52)] = -1
 
 
 class Put(msgspec.Struct, frozen=True, kw_only=True, tag="put"):

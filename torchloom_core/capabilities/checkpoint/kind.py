@@ -38,9 +38,9 @@ class CheckpointKind(ActionKind[SaveCheckpoint]):
             return problem
         of_group = (f" of role {role}" if role else "") if group is None else f" of {group}"
         need = "has a save function: register one with loom.on_checkpoint"
-        if not _savers(action, run):
-            return f"no training worker{of_group} {need}"
         roles = {role} if role else run.roles_of(_groups(group))
+        if not _savers(action, run):
+            return run.suspensions.refusal(roles) or f"no training worker{of_group} {need}"
         if run.pauses.paused(roles) or not _save_together(action, run):
             return ""
         return cannot_agree("a checkpoint of this framework", run, roles)

@@ -66,7 +66,9 @@ def _obstacle(group: str, run: Run) -> str:
     reserved = run.plans.reserved() if standby else ()
     if any(run.fleet.hello[row].worker in reserved for row in standby):
         return f"standby {group} is about to join"
-    return "" if standby else run.not_training(group)
+    if standby:
+        return ""
+    return run.suspensions.refusal(run.roles_of((group,))) or run.not_training(group)
 
 
 KIND = DrainKind()

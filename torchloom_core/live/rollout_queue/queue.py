@@ -200,7 +200,7 @@ class RolloutQueue:
             client.take = (-1, Batches(), [])
 
     def _is_stale(self, version: int) -> bool:
-        return self.version - version > self._max_staleness
+        return self.weights[0] - version > self._max_staleness
 
     def _drop_stale(self) -> None:
         fresh: deque[_Held] = deque()
