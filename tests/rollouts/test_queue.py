@@ -86,6 +86,14 @@ def test_prompts_of_a_worker_that_ends_go_to_another():
     assert queue.give("s", 3) == (0, 2, 3)
 
 
+def test_a_prompt_that_is_answered_over_another_connection_is_not_given_out_again():
+    queue, (old,) = queue_of("r")
+    assert queue.give("r", 2) == (0, 1)
+    queue.leave("r", old)
+    put(queue, "r", 0, positions=(0,))
+    assert queue.give("s", 2) == (1, 2)
+
+
 def test_a_worker_that_has_connected_again_keeps_its_prompts():
     queue, (old,) = queue_of("r")
     queue.give("r", 2)

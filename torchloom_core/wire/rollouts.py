@@ -16,6 +16,9 @@ MAX_HEADER = 1 << 20
 MAX_POSITIONS = 4096
 """Prompts of one batch, or of one request for prompts."""
 
+MAX_NEXT_POSITION = 2**52
+"""Below the largest position of a prompt: there are always further ones."""
+
 MAX_TAKEN = 4096
 LENGTHS = struct.Struct(">IQ")
 """The lengths of header and body, in bytes."""
@@ -40,7 +43,7 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
     """
 
     client: Id
-    next_position: Annotated[int, msgspec.Meta(ge=0, le=2**52)] = 0
+    next_position: Annotated[int, msgspec.Meta(ge=0, le=MAX_NEXT_POSITION)] = 0
     version: Annotated[int, msgspec.Meta(ge=-1, le=2**52)] = -1
 
 

@@ -20,6 +20,8 @@ def encode_batch(batch: Mapping[str, Any]) -> bytes:
     RolloutError
         If it contains something else than numbers, text, bytes, lists, dicts and tensors.
     """
+    if not isinstance(batch, Mapping) or not all(isinstance(key, str) for key in batch):
+        raise RolloutError("a rollout: need a dict whose keys are text")
     try:
         return msgspec.msgpack.encode(dict(batch), enc_hook=_encode)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:

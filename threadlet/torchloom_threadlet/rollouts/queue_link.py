@@ -25,12 +25,14 @@ from torchloom_core.wire.rollouts import (
     Put,
     Refused,
 )
+from torchloom_core.wire.wording import in_words
 
 WAIT_S = 1.0
 """How long the queue holds a request back, before the answer that there is nothing."""
 
 _VARIABLE = "TORCHLOOM_ROLLOUT_QUEUE"
 _CONNECT_S, _ANSWER_S, _AGAIN_S = 2.0, 30.0, 0.1
+_check = msgspec.msgpack.Decoder(FromClient).decode
 _log = logging.getLogger(__name__)
 _decode = msgspec.msgpack.Decoder(FromQueue).decode
 _Answer = TypeVar("_Answer")
@@ -79,8 +81,13 @@ class QueueLink:
         Raises
         ------
         RolloutError
-            If the queue refuses the request, or has not answered in time.
+            If the request breaks a rule, or the queue has not answered in time.
         """
+        try:
+            _check(msgspec.msgpack.encode(request))
+        except (msgspec.DecodeError, OverflowError) as error:
+            what = str(type(request).__struct_config__.tag)
+            raise RolloutError(f"rollout queue, {what}: {in_words(error)}") from None
         end_s = time.monotonic() + self._timeout_s
         while True:
             try:

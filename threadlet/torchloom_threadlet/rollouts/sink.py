@@ -9,7 +9,15 @@ import msgspec
 import torch
 
 from torchloom_core.floor.errors import RolloutError
-from torchloom_core.wire.rollouts import Done, Fetch, Given, Prompts, Put, Weights
+from torchloom_core.wire.rollouts import (
+    MAX_NEXT_POSITION,
+    Done,
+    Fetch,
+    Given,
+    Prompts,
+    Put,
+    Weights,
+)
 from torchloom_threadlet.loom import Loom
 from torchloom_threadlet.rollouts.payload import decode_weights, encode_batch
 from torchloom_threadlet.rollouts.queue_link import QueueLink, Waited
@@ -89,12 +97,10 @@ class RolloutSink:
             If there is no queue for ``timeout_s``.
         """
         given, _ = self._link.ask(Prompts(count=count), Given)
-        self._link.hello = msgspec.structs.replace(
-            self._link.hello,
-            next_position=max(
-                (self._link.hello.next_position, *(at + 1 for at in given.positions))
-            ),
-        )
+        hello = self._link.hello
+        following = max((hello.next_position, *(at + 1 for at in given.positions)))
+        next_position = min(following, MAX_NEXT_POSITION)
+        self._link.hello = msgspec.structs.replace(hello, next_position=next_position)
         return given.positions
 
     def put(self, batch: Mapping[str, Any], positions: Sequence[int] = ()) -> bool:

@@ -10,7 +10,7 @@ import msgspec
 import torch
 
 from torchloom_core.floor.errors import RolloutError
-from torchloom_core.wire.rollouts import MAX_TAKEN, Batches, Done, Publish, Take
+from torchloom_core.wire.rollouts import MAX_NEXT_POSITION, MAX_TAKEN, Batches, Done, Publish, Take
 from torchloom_threadlet.loom import Loom
 from torchloom_threadlet.rollouts.payload import decode_batch, encode_weights
 from torchloom_threadlet.rollouts.queue_link import QueueLink, Waited
@@ -60,7 +60,7 @@ class RolloutSource:
     Raises
     ------
     RolloutError
-        If no address is set, or it is none.
+        If no address is set, or it is none, or a number is out of its range.
     """
 
     def __init__(
@@ -72,8 +72,15 @@ class RolloutSource:
         max_staleness: int = 4,
         timeout_s: float = 600.0,
     ) -> None:
+        count = 1 if rollouts_per_step is None else rollouts_per_step
+        for name, value, low in (
+            ("rollouts_per_step", count, 1),
+            ("max_staleness", max_staleness, 0),
+        ):
+            if type(value) is not int or value < low:
+                raise RolloutError(f"{name}: need an integer >= {low}, was {value!r:.60}")
         self.version = -1
-        self._rollouts_per_step, self._max_staleness = rollouts_per_step or 1, max_staleness
+        self._rollouts_per_step, self._max_staleness = count, max_staleness
         self._link = QueueLink(address, timeout_s)
         self._link.on_connect = self._meet
         self._loom, self._timeout_s = loom, timeout_s
@@ -155,9 +162,8 @@ class RolloutSource:
                 continue
             self._taken.append(Rollout(batch, head.version, head.positions))
             self._next_position = max((self._next_position, *(at + 1 for at in head.positions)))
-        self._link.hello = msgspec.structs.replace(
-            self._link.hello, next_position=self._next_position
-        )
+        next_position = min(self._next_position, MAX_NEXT_POSITION)
+        self._link.hello = msgspec.structs.replace(self._link.hello, next_position=next_position)
         return bool(answer.batches)
 
     def _meet(self, done: Done) -> None:

@@ -34,7 +34,7 @@ class _Held(NamedTuple):
     head: Batch
     body: bytes
     given: tuple[int, ...]
-    """Those of the prompts that were given to its client."""
+    """Those of the prompts that were given out for it."""
 
 
 class _Client:
@@ -146,8 +146,9 @@ class RolloutQueue:
         client = self._clients.setdefault(name, _Client())
         if put.serial <= client.put[0]:  # it was sent on two connections
             return client.put[1]
-        given = tuple(client.positions.intersection(put.positions))
+        given = tuple({*client.positions, *self._returned}.intersection(put.positions))
         client.positions.difference_update(given)
+        self._take_back(given)
         done = Done(depth=self.depth + 1, version=self.version)
         if self._is_stale(put.version):
             self._count_stale(given)
@@ -192,6 +193,12 @@ class RolloutQueue:
         if version >= self.weights[0]:
             self.weights = (version, body)
         self.version = max(self.version, version)
+
+    def _take_back(self, positions: tuple[int, ...]) -> None:
+        """Give no prompt out again that is answered after all, over another connection."""
+        if back := set(self._returned).intersection(positions):
+            self._returned = [at for at in self._returned if at not in back]
+            heapq.heapify(self._returned)
 
     def _forget_taken(self, name: str) -> None:
         """Free the last batches that a client has taken; it does not get them again."""
