@@ -135,7 +135,7 @@ async def test_a_dashboard_without_a_file_left_takes_who_comes_once_it_has_one(
 async def test_a_crowd_that_comes_at_once_leaves_the_others_their_turn(tmp_path, monkeypatch):
     turns, taken = 0, []
 
-    def most():
+    def most(wanted):
         taken.append(turns)
         return 4096
 
@@ -145,7 +145,7 @@ async def test_a_crowd_that_comes_at_once_leaves_the_others_their_turn(tmp_path,
             turns += 1
             await asyncio.sleep(0)
 
-    monkeypatch.setattr(web_server, "_most_connections", most)
+    monkeypatch.setattr(web_server, "most_connections", most)
     async with open_house(tmp_path) as house, contextlib.AsyncExitStack() as crowd:
         where = urlsplit(house._url)
         busy = asyncio.create_task(others())

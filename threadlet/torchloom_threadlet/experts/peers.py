@@ -5,6 +5,7 @@ within a collective, lasts until the timeout. So no send is waited for; receives
 peer.
 """
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -37,6 +38,11 @@ class Peers:
     ----------
     wait : callable
         Waits for a receive; gloo's own wait may not end with the generation.
+
+    Attributes
+    ----------
+    waited_s : float
+        How long receives have been waited for, in all.
     """
 
     def __init__(
@@ -46,6 +52,7 @@ class Peers:
         self.rank, self.size = (group.rank(), group.size()) if group is not None else (0, 1)
         self.others = [rank for rank in range(self.size) if rank != self.rank]
         self._sent: list[tuple[Work, Tensor]] = []
+        self.waited_s = 0.0
 
     def send(self, tensor: Tensor, rank: int, tag: int) -> None:
         """Send a tensor, which must not change before the next :meth:`gather`."""
@@ -57,7 +64,7 @@ class Peers:
         """Wait for a tensor of this shape."""
         if self.group is not None and tensor.numel():
             with _of_a_peer():
-                self._wait(self.group.recv([tensor], rank, tag))
+                self._wait_for(self.group.recv([tensor], rank, tag))
 
     def exchange(
         self, outgoing: Mapping[int, Tensor], incoming: Mapping[int, Tensor], tag: int
@@ -75,7 +82,12 @@ class Peers:
             for rank, tensor in outgoing.items():
                 self.send(tensor, rank, tag)
             for work in works:
-                self._wait(work)
+                self._wait_for(work)
+
+    def _wait_for(self, work: Work) -> None:
+        began_s = time.perf_counter()
+        self._wait(work)
+        self.waited_s += time.perf_counter() - began_s
 
     def gather(self, values: Tensor) -> list[Tensor]:
         """Return the values of all workers, by rank; collective.

@@ -11,6 +11,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 
 from torchloom_core.floor.errors import ConfigError
 from torchloom_core.wire.assignment import Assignment
+from torchloom_threadlet.experts.moe_layer import MoELayer
 from torchloom_threadlet.layers.layer import Layer, mixed
 from torchloom_threadlet.pipeline.boundaries import Values, as_values
 from torchloom_threadlet.pipeline.layers import Program
@@ -124,6 +125,7 @@ class _Layers(nn.Module):
         self._program, self._replica, self._device = program, replica, program.device
         self._step = self._micro_batch = 0
         self._versions: list[int] = []
+        self._experts = [one for one in self._modules_.modules() if isinstance(one, MoELayer)]
         self.forward_s: dict[int, float] = {}
 
     def begin(self, step: int) -> None:
@@ -134,14 +136,19 @@ class _Layers(nn.Module):
     def forward(self, *values: Tensor) -> Tensor | Values:
         seed = self._program.seed
         for number, module in zip(self._numbers, self._modules_, strict=True):
-            began_s = time.perf_counter()
+            began_s = self.busy_s()
             _seed(mixed(seed, self._step, self._replica, self._micro_batch, number), self._device)
             with of_the_user():
                 output = as_values(module(*values), f"pipeline: layer {number}")
             values = tuple(_contiguous(value) for value in output)
-            self.forward_s[number] += time.perf_counter() - began_s
+            self.forward_s[number] += self.busy_s() - began_s
         self._micro_batch += 1
         return values if len(values) > 1 else values[0]
+
+    def busy_s(self) -> float:
+        """Return a time in seconds that stands still while tokens of other workers are awaited."""
+        waited_s = self._experts[0].peers.waited_s if self._experts else 0.0  # all have the same
+        return time.perf_counter() - waited_s
 
     def check_buffers(self) -> None:
         """Refuse layers that keep a state between steps: a step is computed again after a loss."""
@@ -189,7 +196,7 @@ class _Stage(PipelineStage):
 
     def __init__(
         self,
-        module: nn.Module,
+        module: _Layers,
         index: int,
         ranks: dict[int, int],
         workers: int,
@@ -205,7 +212,7 @@ class _Stage(PipelineStage):
         self.num_stages = len(ranks)
         self.stage_index_to_group_rank = ranks
         self.backward_s = 0.0
-        self._messages = messages
+        self._busy_s, self._messages = module.busy_s, messages
 
     def get_fwd_recv_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
         return self._received(super().get_fwd_recv_ops(fwd_chunk_id))
@@ -240,7 +247,7 @@ class _Stage(PipelineStage):
         return torch.ones(1, dtype=torch.int32)
 
     def backward_one_chunk(self, *args: Any, **kwargs: Any) -> None:
-        began_s = time.perf_counter()
+        began_s = self._busy_s()
         with of_the_user():
             super().backward_one_chunk(*args, **kwargs)
-        self.backward_s += time.perf_counter() - began_s
+        self.backward_s += self._busy_s() - began_s
