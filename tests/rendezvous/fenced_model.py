@@ -55,6 +55,10 @@ class FencedModel(Model):
             found.append("offer")
         if part.offers:
             found.append("offered")
+        if worker.phase == "inherits" and not self.is_done(worker):
+            source = self.workers[worker.begin.knobs_of]
+            is_there = source.is_alive and source.generation == worker.generation
+            return found + (["inherit"] if is_there else self.errors(worker))
         if worker.phase == "shares":
             members = worker.begin.assignment.workers
             done = all((*self.key(worker), name) in self.ballots for name in members)
@@ -146,22 +150,20 @@ class FencedModel(Model):
             self.end_step(worker, None)
         if not rolls and worker.committed != begin.committed:
             part.is_behind = True
+        before = worker.knobs_of
         super().enter(worker, begin)
         if not worker.generation:
             part.is_behind = True
             return
         now = part.now
         part.standing = Knob(now.fence, now.value, now.before)
-        if not worker.to_copy:
+        if part.is_behind and begin.knobs_of not in ("", worker.name):
+            worker.phase, worker.knobs_of = "inherits", before
+        else:
             part.is_behind = False
 
-    def copy(self, worker):
-        part = self.part(worker)
-        if part.is_behind:
-            self.inherit(worker, self.part(self.workers[worker.to_copy[0].source]).standing)
-        part.is_behind = False
-        super().copy(worker)
-
-    def inherit(self, worker, peer):
-        fence = self.part(worker).now.fence.inherit(peer.fence)
-        self.part(worker).now = Knob(fence, peer.value, peer.before)
+    def inherit(self, worker):
+        part, peer = self.part(worker), self.part(self.workers[worker.begin.knobs_of]).standing
+        part.now = Knob(part.now.fence.inherit(peer.fence), peer.value, peer.before)
+        part.is_behind, worker.knobs_of = False, worker.generation
+        worker.phase = "copies" if worker.to_copy else "computes"

@@ -57,6 +57,8 @@ class Worker:
     sent: list = field(default_factory=list)
     is_alive: bool = True
     retires: bool = False
+    knobs_of: int = 0
+    is_spare: bool = False  # without a part, and with the layers of the generation before
 
     @property
     def needs(self):
@@ -67,6 +69,8 @@ class Worker:
 
     def has(self):
         """Return the parts that it has whole, as of its last step."""
+        if self.is_spare:
+            return {n for n, step in self.layers.items() if step == self.committed}
         held = self.needs if self.reduced > self.committed else self.layers
         return {n for n in held if self.layers.get(n) == self.committed}
 
@@ -172,6 +176,7 @@ class Model:
     def is_done(self, worker):
         """Return whether its script makes no other step; it forms no group for one, either."""
         return worker.committed + 1 >= self.steps and worker.phase in (
+            "inherits",
             "copies",
             "mirrors",
             "computes",
@@ -261,6 +266,7 @@ class Model:
                 committed=worker.committed,
                 reduced=worker.reduced,
                 layers=tuple(n for n in whole if n < FIRST),
+                knobs_of=worker.knobs_of,
                 experts=tuple(n - FIRST for n in whole if n >= FIRST),
                 expert_state=ExpertState(
                     mirrors=tuple(Mirror(n - FIRST, step) for n, step in worker.memory.items())
@@ -338,8 +344,12 @@ class Model:
         return [w for w in alive if w.committed == step or w.committed == step - 1 == w.reduced - 1]
 
     def check_lost(self):
-        """A run may end only if no assignment can follow; who is left out gives up its layers."""
+        """A run may end only if no assignment can follow, with those that were left out, too."""
         there = self.there(self.saved.assignment.workers if self.saved else ())
+        if there:
+            step = max(worker.committed for worker in there)
+            spare = [w for w in self.workers.values() if w.is_alive and w.is_spare]
+            there += [worker for worker in spare if worker.committed == step]
         held = {n for worker in there for n in worker.has() | worker.memory.keys()}
         experts = range(FIRST, FIRST + EXPERTS * bool(self.expert_layers))
         if set(range(LAYERS)) <= held and (not experts or held & set(experts)):
@@ -387,15 +397,20 @@ class Model:
             self.apply(worker)
         elif worker.committed != begin.committed:
             worker.committed, worker.layers, worker.memory = begin.committed, {}, {}
-        worker.begin = begin
+        reported = worker.has() if worker.generation or worker.is_spare else set()
+        worker.begin, worker.is_spare = begin, False
         if worker.retires:
             worker.outbox.append(Leave(committed=worker.committed))
             worker.is_alive = False
         if not is_in:
-            worker.generation, worker.phase, worker.layers, worker.memory = 0, "waits", {}, {}
-            worker.committed = worker.reduced = -1
+            worker.generation, worker.phase, worker.reduced = 0, "waits", -1
+            worker.is_spare = not begin.assignment.experts
+            worker.layers = {n: s for n, s in worker.layers.items() if n in reported}
+            if not worker.is_spare:
+                worker.committed, worker.layers, worker.memory = -1, {}, {}
             return
         worker.generation, worker.asked = begin.assignment.generation, 0
+        worker.knobs_of = worker.generation
         shifted = [Copy(FIRST + c.layer, c.source, c.target) for c in begin.expert_copies]
         copies = [*begin.copies, *shifted]
         worker.to_copy = [copy for copy in copies if copy.target == worker.name]

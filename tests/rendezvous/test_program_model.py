@@ -7,6 +7,7 @@ from tests.rendezvous.program_model import Model, Violation
 from torchloom_core.live.rendezvous import rendezvous
 from torchloom_core.live.rendezvous.holdings import Holdings
 from torchloom_core.live.rendezvous.rendezvous import Rendezvous
+from torchloom_core.live.rendezvous.workers import Workers
 from torchloom_core.wire.generations import Fault, Stopped
 
 SIZES = [
@@ -65,6 +66,17 @@ class ForgetsTheLastStep(Rendezvous):
         sends = super().receive(worker, message, now_s)
         self._final = None
         return sends
+
+
+def forgets_what_is_kept(workers, present):
+    members = ((name, workers[name].stopped) for name in workers.members(present))
+    return {name: report for name, report in members if report is not None}
+
+
+def test_the_model_finds_a_rendezvous_that_forgets_the_layers_of_who_is_left_out(monkeypatch):
+    monkeypatch.setattr(Workers, "reports", forgets_what_is_kept)
+    with pytest.raises(Violation, match="although each layer is held"):
+        walks(range(1500), workers=7, replicas=3, kills=5)
 
 
 def takes_the_least_step(reports):

@@ -82,7 +82,8 @@ def after_loss(
     fewer: so there is an assignment as long as each layer is held.
     """
     usual_s = step_s(present, program)
-    standbys = tuple(name for name in present.standbys if name in alive)
+    ready = [name for name in present.standbys if name in alive]
+    standbys = tuple(sorted(ready, key=lambda name: not held.get(name)))  # first those with layers
     partial = [msgspec.structs.replace(present, standbys=standbys, why="")]
     for replica, route in enumerate(present.routes):
         if all(stage.worker in alive for stage in route):
@@ -254,7 +255,7 @@ def _anew(
     left = _needed_first([name for name in present.workers if name in alive], held)
     ready = [name for name in present.standbys if name in alive]
     found = []
-    for names in (left, [*left, *ready]) if ready else (left,):
+    for names in (left, _needed_first([*left, *ready], held)) if ready else (left,):
         for count in _halved(min(len(present.routes), len(names))):
             stages = min(len(names) // count, program.most_stages or present.layers)
             groups = [names[n * stages : (n + 1) * stages] for n in range(count)]

@@ -141,6 +141,8 @@ class Stopped(msgspec.Struct, frozen=True, kw_only=True, tag="stopped"):
     layers, experts : tuple of int
         Those that it holds whole, as of ``committed``. Once it has reduced a step, only those of
         its assignment: of others it has no gradients, and could not commit that step for them.
+    knobs_of : int
+        The last generation in which its knobs and its pause were those of all members.
     layer_s : tuple of float
         Measured seconds of forward and backward of each layer and micro-batch, ``(layers,)``;
         0 where it has measured none.
@@ -153,6 +155,7 @@ class Stopped(msgspec.Struct, frozen=True, kw_only=True, tag="stopped"):
     reduced: Step = -1
     layers: Parts = ()
     experts: Parts = ()
+    knobs_of: Count = 0
     layer_s: LayerSeconds = ()
     expert_state: ExpertState = NO_EXPERTS
 
@@ -272,6 +275,9 @@ class Begin(msgspec.Struct, frozen=True, kw_only=True, tag="begin"):
         The step to roll forward to: one worker at least has committed it.
     store : str
         Address of the key-value store through which its groups are formed.
+    knobs_of : str
+        The member whose knobs and pause are taken over by those that had no part before; empty in
+        the first generation.
     copies : tuple of Copy
         Layers to send and receive, in this order, after rolling forward.
     expert_copies : tuple of Copy
@@ -281,6 +287,7 @@ class Begin(msgspec.Struct, frozen=True, kw_only=True, tag="begin"):
     assignment: Assignment
     committed: Step
     store: ShortText
+    knobs_of: ShortText = ""
     copies: Annotated[tuple[Copy, ...], msgspec.Meta(max_length=4 * MAX_PARTS)] = ()
     expert_copies: Annotated[tuple[Copy, ...], msgspec.Meta(max_length=4 * MAX_PARTS)] = ()
 

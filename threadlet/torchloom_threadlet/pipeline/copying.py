@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 
 from torchloom_core.wire.assignment import Copy
-from torchloom_core.wire.generations import Begin
 from torchloom_threadlet.layers.layer import Layer
 from torchloom_threadlet.layers.layer_state import load_bytes, to_bytes
 from torchloom_threadlet.pipeline.messages import Messages
@@ -49,11 +48,3 @@ def copy(
             with of_the_user():
                 load_bytes(missing[one.layer], data)
             yield one.layer
-
-
-def members_of(begin: Begin | None) -> tuple[str, ...]:
-    """Return the workers of the group, by rank: those with a part, and sources of copies."""
-    if begin is None:
-        return ()
-    sources = (copy.source for copy in begin.copies)
-    return tuple(dict.fromkeys([*begin.assignment.workers, *sources]))

@@ -8,13 +8,12 @@ import time
 import torch.distributed as dist
 
 from torchloom_core.floor.errors import CheckpointError, PipelineError
-from torchloom_core.wire.assignment import Copy
 from torchloom_core.wire.generations import Begin, Fault, Halt, Stopped
 from torchloom_threadlet.experts.peers import Peers
 from torchloom_threadlet.layers.layer import Layer
 from torchloom_threadlet.pipeline.adapter import PipelineAdapter
 from torchloom_threadlet.pipeline.checkpoints import PipelineCheckpoints
-from torchloom_threadlet.pipeline.copying import copy, members_of
+from torchloom_threadlet.pipeline.copying import copy
 from torchloom_threadlet.pipeline.expert_parts import Experts
 from torchloom_threadlet.pipeline.generation import Batch, Generation, vote
 from torchloom_threadlet.pipeline.group import Group, reason_of
@@ -27,7 +26,7 @@ from torchloom_threadlet.pipeline.user_code import first_cause, of_the_user
 from torchloom_threadlet.pipeline.warm_up import warm_up
 
 _log = logging.getLogger(__name__)
-_STANDING, _PARTED = "standing", "parted"  # keys in a generation's store
+_KNOBS, _PARTED = "knobs", "parted"  # keys in a generation's store
 _MEASURED = 20  # steps
 _RETIRES_S, _MEETS_S, _STORES_S, _PARTS_S = 10.0, 10.0, 550.0, 1.0
 
@@ -63,7 +62,7 @@ class Worker:
         self.clip_norm = 0.0
         self.number = 0
         self._spare: dict[int, Layer] = {}
-        """Held before, without a part in this generation; others may not have their copies yet."""
+        """Held before, and not needed now; until a step is committed, others may have no copy."""
         self._program, self._name, self._link, self._group = program, name, link, group
         self._adapter = adapter
         self._begin: Begin | None = None
@@ -74,7 +73,8 @@ class Worker:
         self._reduced_in = 0
         self._reduced_losses = self.losses
         self._is_behind = True
-        """Whether it takes over the others' knobs with its layers."""
+        """Whether it takes over the others' knobs with its next part."""
+        self._knobs_of = 0
         self._inputs = Inputs(program)
         self._layer_s: dict[int, float] = {}
         self._measured = 0
@@ -239,6 +239,7 @@ class Worker:
                 reduced=self._reduced,
                 layers=tuple(sorted(self.held if self._reduced >= 0 else self._has())),
                 experts=experts.held(only_own=self._reduced >= 0),
+                knobs_of=self._knobs_of,
                 layer_s=self._seconds(),
                 expert_state=experts.state(),
             )
@@ -265,10 +266,10 @@ class Worker:
             self._roll_forward(begin.committed)
             self._link.progress(self.number, self.committed)
             self._adapter.place(begin.assignment, self._name)
-            if self._name in members_of(begin):
+            if self._name in begin.assignment.workers:
                 self._begin = begin
                 return True
-            self.held, self._spare, self._last, self._reduced = {}, {}, None, -1
+            self._spare, self.held = {} if begin.assignment.experts else self._has(), {}
             self._is_behind = True
             if self._retires:
                 return False
@@ -293,16 +294,17 @@ class Worker:
 
     def _enter(self, batch: Batch) -> None:
         """Form the group of a generation, and get the layers that are missing."""
-        begin, members = self._begin, members_of(self._begin)
+        begin = self._begin
         assert begin is not None
-        assignment = begin.assignment
+        assignment, members = begin.assignment, begin.assignment.workers
         mine = assignment.layers_of(self._name)
-        missing = {layer: self._new_layer(layer) for layer in mine if layer not in self._has()}
+        there = set(self._has()) - {one.layer for one in begin.copies if one.target == self._name}
+        missing = {layer: self._new_layer(layer) for layer in mine if layer not in there}
         self._group.form(self.number, begin.store, members, self._name)
         self._inputs.exchange(
             self._group, batch, is_first=assignment.routes[0][0].worker == self._name
         )
-        self._inherit(begin.copies)
+        self._inherit(begin.knobs_of)
         for layer in copy(begin.copies, self._name, members, self._messages, self._has(), missing):
             self.held[layer] = missing.pop(layer)
         if missing and self.committed >= 0:
@@ -334,12 +336,10 @@ class Worker:
         with of_the_user():
             return self._program.layer(number)
 
-    def _inherit(self, copies: tuple[Copy, ...]) -> None:
-        """Take over the knobs, before the layers, from the worker that sends the first of them."""
-        if self._name in [one.source for one in copies]:
-            self._group.store.set(f"{_STANDING}/{self._name}", self._adapter.standing())
-        sources = [one.source for one in copies if one.target == self._name]
-        if self._is_behind and sources:
-            standing = self._group.get(f"{_STANDING}/{sources[0]}")
-            self._adapter.take_over(standing.decode())
-        self._is_behind = False
+    def _inherit(self, knobs_of: str) -> None:
+        """Take over the knobs and the pause, before the layers, of that member."""
+        if knobs_of == self._name:
+            self._group.store.set(_KNOBS, self._adapter.standing())
+        elif knobs_of and self._is_behind:
+            self._adapter.take_over(self._group.get(_KNOBS).decode())
+        self._is_behind, self._knobs_of = False, self.number

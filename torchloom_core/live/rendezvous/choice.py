@@ -70,7 +70,8 @@ def following(
     """
     if len(frozenset[int]().union(*held.values())) < present.layers:
         return None
-    if set(present.workers) <= held.keys():
+    theirs = frozenset[int]().union(*(held.get(name, ()) for name in present.workers))
+    if set(present.workers) <= held.keys() and len(theirs) == present.layers:
         better = (
             without(present, held, standbys, known, leaving)
             or with_standbys(present, held, standbys, known)

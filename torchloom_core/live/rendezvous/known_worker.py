@@ -18,7 +18,8 @@ class KnownWorker:
     """A connected worker.
 
     ``generation``: the one that it has a part in, 0 for none. ``stopped``: its report, once it has
-    left the present generation. ``committed``: its last step, as of its last heartbeat.
+    left the present generation. ``spare``: what it keeps without a part, until a step is committed.
+    ``committed``: its last step, as of its last heartbeat.
     ``has_finished``: whether it has done all steps.
     """
 
@@ -26,5 +27,6 @@ class KnownWorker:
     seen_s: float
     generation: int = 0
     stopped: Stopped | None = None
+    spare: Stopped | None = None
     committed: int = -1
     has_finished: bool = False

@@ -306,6 +306,7 @@ class Rendezvous:
             assignment=chosen,
             committed=has.committed,
             store=self._workers[first].join.store,
+            knobs_of=self._workers.knobs_of(chosen.workers),
             copies=copies(chosen, has.layers),
             expert_copies=expert_copies(chosen, has.experts),
         )
@@ -314,7 +315,7 @@ class Rendezvous:
         self.save(Saved(assignment=chosen, join=program, stages=self._stages, left_out=left_out))
         self.assignment, self.last_generation, self.phase = chosen, number, "running"
         self._stop_sent_s = None
-        self._workers.begin(chosen)
+        self._workers.begin(chosen, has)
         sends = [Send(name, begin) for name in self._workers.unfinished]
         return sends + self._plan(at_once=True)
 

@@ -1,5 +1,8 @@
 """The connected workers, and which of them have a part in a generation."""
 
+from collections.abc import Iterable
+
+from torchloom_core.live.rendezvous.holdings import Holdings
 from torchloom_core.live.rendezvous.known_worker import KnownWorker
 from torchloom_core.wire.assignment import Assignment
 from torchloom_core.wire.generations import Join, Stopped
@@ -29,9 +32,17 @@ class Workers(dict[str, KnownWorker]):
         return [name for name, w in workers if w.stopped is None and not w.has_finished]
 
     def reports(self, present: Assignment | None) -> dict[str, Stopped]:
-        """Return the reports of the members that have left the generation."""
-        found = ((name, self[name].stopped) for name in self.members(present))
-        return {name: report for name, report in found if report is not None}
+        """Return the reports of the members that have left the generation.
+
+        Also what those without a part keep, if no step was committed since. Nothing if there is no
+        member: then nobody knows which step was the last.
+        """
+        members = ((name, self[name].stopped) for name in self.members(present))
+        found = {name: report for name, report in members if report is not None}
+        committed = max((report.committed for report in found.values()), default=None)
+        spares = ((name, self[name].spare) for name in self.standbys(present))
+        more = {name: s for name, s in spares if s is not None and s.committed == committed}
+        return found | more
 
     def silent_since(self, since_s: float) -> list[str]:
         """Return those that have sent nothing since then."""
@@ -42,11 +53,30 @@ class Workers(dict[str, KnownWorker]):
         for known in self.values():
             known.seen_s = now_s
 
-    def begin(self, chosen: Assignment) -> None:
-        """Give the workers their parts in the next generation."""
+    def knobs_of(self, names: Iterable[str]) -> str:
+        """Return the worker of these whose knobs were last known to be those of all; "" if none."""
+        found = {name: self[name].stopped or self[name].spare for name in names if name in self}
+        latest = {name: report.knobs_of for name, report in found.items() if report is not None}
+        return max(latest, key=latest.__getitem__, default="")
+
+    def begin(self, chosen: Assignment, has: Holdings) -> None:
+        """Give the workers their parts in the next generation.
+
+        One without a part keeps its layers, as others may not have their copies yet; with experts
+        it does not: then each replica's worker has all layers.
+        """
         for name, known in self.items():
-            known.stopped = None
-            known.generation = chosen.generation if name in chosen.workers else 0
+            has_part = name in chosen.workers
+            report, layers = known.stopped or known.spare, has.layers.get(name)
+            known.spare = known.stopped = None
+            known.generation = chosen.generation if has_part else 0
+            if report is not None and layers and not has_part and not chosen.experts:
+                known.spare = Stopped(
+                    generation=report.generation,
+                    committed=has.committed,
+                    layers=tuple(sorted(layers)),
+                    knobs_of=report.knobs_of,
+                )
 
     @property
     def unfinished(self) -> list[str]:
