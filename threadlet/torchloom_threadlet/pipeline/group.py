@@ -5,7 +5,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import NamedTuple
 
@@ -19,6 +19,9 @@ _ANSWER = timedelta(seconds=5)
 """How long a member's store may take to answer."""
 
 _LOOK_S = 0.005
+_READ_S = 0.2
+"""How long the store's owner waits until others have read; who has not by then has ended."""
+
 _BACKEND = "torchloom_gloo"
 """gloo that is connected already: while torch connects it, nothing can end its wait for a peer."""
 
@@ -132,20 +135,32 @@ class Group:
     ) -> list[str]:
         """Return the texts of all members, once each has called this for ``name``.
 
+        The first member, whose store it is, returns after the others: it may end at once.
+
         Raises
         ------
         RuntimeError
             If the generation ends, or a member does not come.
         """
-        end_s = time.monotonic() + at_most_s
         self.store.set(f"{name}/{worker}", text)
         keys = [f"{name}/{member}" for member in members]
-        while not self.store.check(keys):
+        if not self._come(keys, at_most_s, lambda: self.is_over):
             self.check()
-            if time.monotonic() > end_s:
-                raise RuntimeError(f"need all workers within {at_most_s:g} s, one has not come")
+            raise RuntimeError(f"need all workers within {at_most_s:g} s, one has not come")
+        texts = [self.store.get(key).decode() for key in keys]
+        self.store.set(f"{name}/{worker}/read", "")
+        if worker == members[0]:
+            self._come([f"{key}/read" for key in keys], _READ_S, lambda: False)
+        return texts
+
+    def _come(self, keys: Sequence[str], at_most_s: float, is_over: Callable[[], bool]) -> bool:
+        """Wait for keys in the store; return whether they have come in time."""
+        end_s = time.monotonic() + at_most_s
+        while not (are_there := self.store.check(list(keys))) and time.monotonic() < end_s:
+            if is_over():
+                return self.store.check(list(keys))
             time.sleep(_LOOK_S)
-        return [self.store.get(key).decode() for key in keys]
+        return are_there
 
     def end(self, generation: int) -> None:
         """End all that this process waits for in this generation; called by another thread."""
