@@ -59,6 +59,12 @@ class Fleet:
         lines = (self.folder / "rendezvous.log").read_text().splitlines()
         return next((line for line in lines if line.startswith(start)), "")
 
+    def why_lost(self) -> str:
+        """Return why the rendezvous has ended the run in order, if it has."""
+        lines = (self.folder / "rendezvous.log").read_text().splitlines()
+        found = (line.partition("lost: ")[2] for line in lines if "lost: " in line)
+        return "".join(f"stops in order: {why}" for why in list(found)[:1])
+
     def until(self, what: Callable[[], Any]) -> Any:
         """Return what is true at last; TimeoutError after a minute."""
         end_s = time.monotonic() + DEADLINE_S
@@ -149,7 +155,7 @@ def disturb(
             begun = time.monotonic()
             fleet.until(lambda k=kill, b=begun, g=generation: _goes_on(fleet, k, b, g))
         except TimeoutError:
-            kill.problem = "does not go on"
+            kill.problem = fleet.why_lost() or "does not go on"
             break
         for victim in others:
             fleet.arm(victim, NEVER)
