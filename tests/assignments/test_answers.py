@@ -130,7 +130,7 @@ def test_a_joiner_ends_the_sharing_of_one_route():
 
 
 def test_layers_move_away_from_a_slow_part():
-    program = PROGRAM._replace(layer_s=(0.03, *PROGRAM.layer_s[1:]))
+    program = PROGRAM._replace(layer_s=(*PROGRAM.layer_s[:-1], 0.03))
     present = begun()
     better = balanced(present, held_by(present), program)[0]
     assert better.price.step_s < step_s(present, program)
@@ -145,6 +145,13 @@ def test_layers_move_off_a_slow_worker():
     assert len(better.assignment.layers_of("b1")) == 2
     assert better.assignment.routes[0] == present.routes[0]
     assert step_s(present, program) / better.price.step_s > 1.3
+
+
+def test_a_slow_first_stage_costs_less_than_a_slow_last_one():
+    present = begun()
+    first, last = (PROGRAM._replace(slowness={name: 3.0}) for name in ("b0", "b2"))
+    assert step_s(present, last) == pytest.approx(0.04 * (3 * 3 + 1 + 1 + 3))
+    assert step_s(present, first) < 0.9 * step_s(present, last)
 
 
 def test_replicas_that_share_a_worker_are_computed_one_after_the_other():

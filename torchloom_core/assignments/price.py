@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from torchloom_core.assignments.checking import copies
+from torchloom_core.assignments.schedule import schedule_s
 from torchloom_core.wire.assignment import Assignment
 from torchloom_core.wire.generations import Join
 
@@ -112,9 +113,7 @@ RATES = Rates()
 def step_s(assignment: Assignment, program: Program) -> float:
     """Estimate the time of a step: replicas that share a worker are computed one by one.
 
-    A replica takes the slowest stage's time for each micro-batch but one, and the time of all
-    stages for that one: the fill and drain of a pipeline. What a step takes beyond its layers
-    counts as the same for all assignments.
+    What a step takes beyond its layers counts as the same for all assignments.
     """
     sums = [0.0, *accumulate(program.layer_s)]
     shares = _Shares()
@@ -124,7 +123,7 @@ def step_s(assignment: Assignment, program: Program) -> float:
             (sums[stage.end] - sums[stage.first]) * program.slowness.get(stage.worker, 1.0)
             for stage in route
         ]
-        took_s[number] = (program.micro_batches - 1) * max(stages) + sum(stages)
+        took_s[number] = schedule_s(tuple(stages), program.micro_batches)
         shares.join(number, [stage.worker for stage in route])
     totals: dict[int, float] = {}
     for number, each_s in took_s.items():
