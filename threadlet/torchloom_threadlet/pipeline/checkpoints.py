@@ -105,7 +105,7 @@ class PipelineCheckpoints:
         Raises
         ------
         CheckpointError
-            If it is not in the checkpoint, or is damaged.
+            If it is not in the checkpoint, is damaged, or is that of another layer.
         """
         loaded, key = self._loaded, str(layer.number)
         assert loaded is not None
@@ -117,7 +117,21 @@ class PipelineCheckpoints:
             for (name, _), (rank, piece) in loaded.pieces.items()
             if name.startswith(f"{_place(layer)}.")
         }
-        load_state(layer, decode(own, tensors))
+        try:
+            load_state(layer, decode(own, tensors))
+        except (RuntimeError, ValueError, KeyError) as error:
+            why = " ".join(str(error).split())
+            raise CheckpointError(f"{loaded.folder}: layer {key}: {why}") from None
+
+    def check(self, layers: int) -> None:
+        """Raise CheckpointError if the loaded checkpoint is of another number of layers."""
+        if self._loaded is None:
+            return
+        saved = sum(len(shard.own) for shard in self._loaded.shards)
+        if saved != layers:
+            raise CheckpointError(
+                f"{self._loaded.folder}: layers: need {saved}, as were saved, was {layers}"
+            )
 
     def is_due(self, step: int) -> bool:
         """Return whether all save after this step by themselves."""

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch._C._distributed_c10d import Store, TCPStore
 
-from torchloom_core.floor.errors import ConfigError, PipelineError
+from torchloom_core.floor.errors import CheckpointError, ConfigError, PipelineError
 from torchloom_core.wire.assignment import Assignment, Stage
 from torchloom_core.wire.generations import (
     NO_EXPERTS,
@@ -114,6 +114,8 @@ class Pipeline:
         try:
             has_trained = self._worker.step(batch)
         except UserCodeError as error:
+            if isinstance(error.error, CheckpointError):
+                raise SystemExit(f"torchloom: {error}") from None
             raise error.error from None
         except PipelineError as error:
             raise SystemExit(f"torchloom: {error}") from None
@@ -234,6 +236,7 @@ def attach(
     if checkpoints is not None:
         place = os.fspath(checkpoints)
         saved = PipelineCheckpoints(place, checkpoint_steps, checkpoint_keep, adapter.worker.note)
+        saved.check(len(layers))
     if address:
         own_host = os.environ.get(_HOST) or _own_host(host, int(port))
         store = TCPStore(own_host, 0, is_master=True, wait_for_workers=False)
