@@ -169,9 +169,9 @@ def disturb(
 
 def drawn_victims(fleet: Fleet, count: int, phase: str, rng: random.Random) -> list[Worker]:
     """Return workers of which the others hold all layers; the last may be a standby."""
-    members = fleet.members()
     while True:
-        victims = rng.sample(members, count)
+        members = fleet.members()  # not all of them may have written that a generation has begun
+        victims = rng.sample(members, min(count, len(members)))
         standbys = [worker for worker in fleet.alive() if worker not in members]
         if phase == "copy" and standbys:  # it is the one that gets the layers
             victims[-1] = standbys[0]
