@@ -56,6 +56,7 @@ def test_a_node_changes_its_role_between_two_steps_and_back(start_run, until):
     [
         (("--role", "trainer"), "--role: need NAME=COMMAND, such as trainer='python x.py'"),
         (("--role", "a=no-such-program x"), "--role a: no program is called 'no-such-program'"),
+        (("--role", "a=true", "--role", "a=false"), "need one command for each role, a has two"),
         (("--role", "a=true", "--start", "b"), "--start: need one of a, was 'b'"),
         (("--role", "a=true 'x"), "--role a: No closing quotation"),
     ],

@@ -16,6 +16,7 @@ from tests.waiting import until
 from torchloom_core.floor.errors import RolloutError
 from torchloom_core.wire.rollouts import LENGTHS
 from torchloom_threadlet.rollouts import RolloutSink, RolloutSource
+from torchloom_threadlet.rollouts.payload import encode_weights
 
 pytestmark = pytest.mark.integration
 
@@ -77,6 +78,19 @@ def test_batches_and_weights_arrive_as_they_were_sent(ends):
     assert (rollout.version, rollout.positions) == (0, (0, 1))
     assert rollout.batch["ids"] == [[1, 2], [3]]
     assert torch.equal(rollout.batch["logprobs"], weight)
+
+
+@pytest.mark.parametrize(
+    ("weights", "why"),
+    [
+        (torch.nn.Linear(1, 1), "need tensors by name, such as .*was a torch.nn.*Linear"),
+        ({"a": torch.ones(1).to_sparse()}, "a: need a dense tensor, was torch.sparse_coo"),
+        ({"a": [1.0]}, "a: need a dense tensor, was list"),
+    ],
+)
+def test_what_is_not_dense_tensors_by_name_is_not_published(weights, why):
+    with pytest.raises(RolloutError, match=why):
+        encode_weights(weights)
 
 
 def test_a_worker_waits_while_the_queue_is_full_and_measures_it(ends):

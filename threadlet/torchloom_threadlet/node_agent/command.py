@@ -41,7 +41,10 @@ def node_agent(
     """
     from torchloom_threadlet.node_agent.agent import NodeAgent
 
-    programs = dict(map(_program, role))
+    found = list(map(_program, role))
+    programs = dict(found)
+    if twice := [name for name in programs if [one for one, _ in found].count(name) > 1]:
+        raise ConfigError(f"--role: need one command for each role, {twice[0]} has two")
     first = start or next(iter(programs))
     if first not in programs:
         raise ConfigError(f"--start: need one of {', '.join(programs)}, was {first!r}")

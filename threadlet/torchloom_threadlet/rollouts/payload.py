@@ -38,7 +38,21 @@ def decode_batch(body: memoryview) -> dict[str, Any]:
 
 
 def encode_weights(weights: Mapping[str, torch.Tensor]) -> bytes:
-    """Return weights as safetensors; those that share memory are stored each."""
+    """Return weights as safetensors; those that share memory are stored each.
+
+    Raises
+    ------
+    RolloutError
+        If they are not dense tensors by name.
+    """
+    is_by_name = isinstance(weights, Mapping) and all(isinstance(key, str) for key in weights)
+    if not is_by_name:
+        found = f"{type(weights).__module__}.{type(weights).__qualname__}"
+        raise RolloutError(f"weights: need tensors by name, such as state_dict(), was a {found}")
+    for name, tensor in weights.items():
+        if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided:
+            layout = getattr(tensor, "layout", type(tensor).__name__)
+            raise RolloutError(f"weights: {name}: need a dense tensor, was {layout}")
     copied = {
         name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in weights.items()
     }

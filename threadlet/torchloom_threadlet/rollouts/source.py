@@ -116,7 +116,8 @@ class RolloutSource:
         Raises
         ------
         RolloutError
-            If there is no queue for ``timeout_s``, or the weights are too large for it.
+            If there is no queue for ``timeout_s``, the weights are too large for it, or they are
+            not dense tensors by name.
         """
         self._weights = encode_weights(weights)
         while True:
