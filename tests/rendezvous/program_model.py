@@ -67,12 +67,14 @@ class Worker:
         experts = self.begin.assignment.experts_of(self.name)
         return (*self.begin.assignment.layers_of(self.name), *(FIRST + e for e in experts))
 
-    def has(self):
-        """Return the parts that it has whole, as of its last step."""
-        if self.is_spare:
-            return {n for n, step in self.layers.items() if step == self.committed}
-        held = self.needs if self.reduced > self.committed else self.layers
-        return {n for n in held if self.layers.get(n) == self.committed}
+    def has(self, step=None):
+        """Return the parts that it has whole as of a step: its last one, or the one it reduced."""
+        there = {n for n, at in self.layers.items() if at == self.committed}
+        own = there.intersection(self.needs)
+        if self.is_spare or self.reduced <= self.committed:
+            return there
+        spare = {n for n in there if n < FIRST}
+        return own | spare if step in (None, self.committed) else own
 
 
 class Model:
@@ -259,13 +261,14 @@ class Model:
         self.best = max(self.best, worker.committed)
 
     def stop(self, worker):
-        whole = worker.has()
+        whole, own = worker.has(), worker.has(worker.reduced)
         worker.outbox.append(
             Stopped(
                 generation=worker.generation,
                 committed=worker.committed,
                 reduced=worker.reduced,
-                layers=tuple(n for n in whole if n < FIRST),
+                layers=tuple(n for n in own if n < FIRST),
+                spare=tuple(n for n in whole - own if n < FIRST),
                 knobs_of=worker.knobs_of,
                 experts=tuple(n - FIRST for n in whole if n >= FIRST),
                 expert_state=ExpertState(
@@ -346,11 +349,11 @@ class Model:
     def check_lost(self):
         """A run may end only if no assignment can follow, with those that were left out, too."""
         there = self.there(self.saved.assignment.workers if self.saved else ())
+        step = max((worker.committed for worker in there), default=-1)
         if there:
-            step = max(worker.committed for worker in there)
             spare = [w for w in self.workers.values() if w.is_alive and w.is_spare]
             there += [worker for worker in spare if worker.committed == step]
-        held = {n for worker in there for n in worker.has() | worker.memory.keys()}
+        held = {n for worker in there for n in worker.has(step) | worker.memory.keys()}
         experts = range(FIRST, FIRST + EXPERTS * bool(self.expert_layers))
         if set(range(LAYERS)) <= held and (not experts or held & set(experts)):
             self.fail(f"it ends ({self.halted}), although each layer is held")
@@ -397,6 +400,7 @@ class Model:
             self.apply(worker)
         elif worker.committed != begin.committed:
             worker.committed, worker.layers, worker.memory = begin.committed, {}, {}
+        worker.reduced = min(worker.reduced, worker.committed)
         reported = worker.has() if worker.generation or worker.is_spare else set()
         worker.begin, worker.is_spare = begin, False
         if worker.retires:

@@ -139,8 +139,11 @@ class Stopped(msgspec.Struct, frozen=True, kw_only=True, tag="stopped"):
     reduced : int
         The step whose reduced gradients it keeps, -1 for none.
     layers, experts : tuple of int
-        Those that it holds whole, as of ``committed``. Once it has reduced a step, only those of
-        its assignment: of others it has no gradients, and could not commit that step for them.
+        Those that it holds whole, as of ``committed``, and as of ``reduced`` once it commits that
+        step.
+    spare : tuple of int
+        Layers that it holds as of ``committed`` alone: they are not of its assignment, so it has
+        no gradients for them.
     knobs_of : int
         The last generation in which its knobs and its pause were those of all members.
     layer_s : tuple of float
@@ -154,6 +157,7 @@ class Stopped(msgspec.Struct, frozen=True, kw_only=True, tag="stopped"):
     committed: Step
     reduced: Step = -1
     layers: Parts = ()
+    spare: Parts = ()
     experts: Parts = ()
     knobs_of: Count = 0
     layer_s: LayerSeconds = ()

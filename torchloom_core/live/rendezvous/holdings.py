@@ -27,7 +27,8 @@ def holdings(reports: Mapping[str, Stopped]) -> Holdings:
     """Put the workers' reports together.
 
     A worker that is one step behind holds what it has if it keeps that step's reduced gradients:
-    it commits the step from them. One that is further behind holds nothing.
+    it commits the step from them, without its spare layers. One that is further behind holds
+    nothing.
 
     Raises
     ------
@@ -39,10 +40,10 @@ def holdings(reports: Mapping[str, Stopped]) -> Holdings:
     experts: dict[str, frozenset[int]] = {}
     mirrors: dict[str, Mapping[int, int]] = {}
     for name, report in reports.items():
-        reaches = report.committed == committed or (
-            report.committed == committed - 1 and report.reduced == committed
-        )
+        is_there = report.committed == committed
+        reaches = is_there or report.committed == committed - 1 == report.reduced - 1
         layers[name] = frozenset(report.layers if reaches else ())
+        layers[name] |= frozenset(report.spare if is_there else ())
         experts[name] = frozenset(report.experts if reaches else ())
         kept = report.expert_state.mirrors if reaches else ()
         mirrors[name] = {mirror.expert: mirror.step for mirror in kept}
