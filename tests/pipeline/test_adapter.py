@@ -22,3 +22,21 @@ def test_a_worker_without_a_part_waits_to_join_and_trains_again_with_its_next_st
     adapter.place(assignment(3, "w1"), "w1")
     loom.step(5)
     assert (loom.state, adapter.worker.identity.placement.stage) == ("training", 0)
+
+
+def test_a_joiner_reports_the_rate_that_was_set_and_not_where_the_schedule_is():
+    adapters, rates = [], [0.01, 0.01]
+    for number in range(2):
+        adapter = PipelineAdapter()
+        loom = Loom(identify({}, group=f"w{number}", rank=0), None, adapter)
+
+        def set_rate(value, number=number):
+            rates[number] = value
+
+        loom.knob("lr", lambda number=number: rates[number], set_rate, fence="run")
+        adapters.append(adapter)
+    adapters[0].worker.actuators.set_knob("lr", 0.005)
+    rates[0] = 0.002
+    adapters[1].take_over(adapters[0].standing())
+    assert rates[1] == 0.002
+    assert adapters[1].worker.actuators.values == {"lr": 0.005}

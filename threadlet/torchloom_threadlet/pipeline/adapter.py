@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from torchloom_core.wire.assignment import Assignment
+from torchloom_core.wire.limits import KnobValue
 from torchloom_threadlet.adapter import Adapter
 from torchloom_threadlet.fence.agreement import NOTHING, Ballot, read_minima
 
@@ -27,6 +28,8 @@ class Inherited(msgspec.Struct, frozen=True):
     ----------
     standing : str
         The knobs, and the pending change.
+    reported : dict of str to knob value
+        The knobs as they were set or registered: a schedule may have moved them since.
     pause : str
         What has the others pause, "" for nothing.
     is_suspended : bool
@@ -36,6 +39,7 @@ class Inherited(msgspec.Struct, frozen=True):
     """
 
     standing: str
+    reported: dict[str, KnobValue] = {}
     pause: str = ""
     is_suspended: bool = False
     save: int = -1
@@ -159,7 +163,8 @@ class PipelineAdapter(Adapter):
         worker = self.worker
         standing = worker.changes.standing(worker.actuators.fenced_values())
         pause = worker.lease.cause if worker.state == "paused" else ""
-        found = Inherited(standing, pause, worker.lease.is_held, self.save_step)
+        reported = worker.actuators.values
+        found = Inherited(standing, reported, pause, worker.lease.is_held, self.save_step)
         return msgspec.json.encode(found).decode()
 
     def take_over(self, text: str) -> None:
@@ -172,17 +177,14 @@ class PipelineAdapter(Adapter):
         """
         worker, inherited = self.worker, msgspec.json.decode(text, type=Inherited)
         worker.take_over(inherited.standing)
+        for name, value in inherited.reported.items():  # the layers' optimizers bring the present
+            worker.actuators.hold(name, value)
+        worker.announce()
         self.save_step = inherited.save
         if inherited.is_suspended:
             worker.suspend(inherited.pause)
         elif inherited.pause and not worker.is_pause_over(inherited.pause):
             worker.pause(inherited.pause)
-
-    def look_again(self) -> None:
-        """Report the knobs' values that layers have brought with their optimizers' states."""
-        for name, value in self.worker.actuators.fenced_values().items():
-            self.worker.actuators.hold(name, value)
-        self.worker.announce()
 
     def rest(self) -> bool:
         """Wait while the worker is paused and not called; return whether it still takes part."""

@@ -312,7 +312,6 @@ class Worker:
             with of_the_user():
                 self.saving.load(self.committed, missing)
         self.held |= missing
-        self._adapter.look_again()
         self.saving.begin(self._group, is_first=members[0] == self._name)
         has = self._has()
         self.held = {layer: has.pop(layer) for layer in mine}
