@@ -1,7 +1,7 @@
 """The state of a rollout queue, without a connection."""
 
 from torchloom_core.live.rollout_queue.queue import QueueLimits, RolloutQueue
-from torchloom_core.wire.rollouts import Hello, Put, Take
+from torchloom_core.wire.rollouts import MAX_KNOWN_VERSION, Hello, Publish, Put, Take
 
 
 def queue_of(*clients, **limits):
@@ -131,3 +131,21 @@ def test_a_worker_that_answers_no_prompts_gets_no_more():
     (given,) = queue.give("s", 1)
     put(queue, "r", 0, positions=tuple(range(4096)))
     assert queue.give("r", 4096)[0] == given + 1 == 65_537
+
+
+def test_a_client_with_a_connection_is_not_forgotten_however_many_come_after_it():
+    queue, _ = queue_of("r")
+    assert queue.give("r", 3) == (0, 1, 2)
+    for number in range(5000):
+        queue.leave(f"c{number}", queue.join(Hello(client=f"c{number}")))
+    assert queue.give("r", 1) == (3,)
+    assert len(queue._clients) <= 4097
+
+
+def test_no_client_can_use_up_the_versions_of_weights():
+    queue, _ = queue_of("t")
+    last = 2**53
+    assert "need version" in queue.refusal(Publish(version=last, size=1))
+    queue.join(Hello(client="x", version=last))
+    assert queue.version == MAX_KNOWN_VERSION
+    assert queue.refusal(Publish(version=queue.version + 1, size=1)) == ""

@@ -19,6 +19,9 @@ MAX_POSITIONS = 4096
 MAX_NEXT_POSITION = 2**52
 """Below the largest position of a prompt: there are always further ones."""
 
+MAX_KNOWN_VERSION = 2**52
+"""A queue takes a client's word for weights up to this version: there are always further ones."""
+
 MAX_TAKEN = 4096
 LENGTHS = struct.Struct(">IQ")
 """The lengths of header and body, in bytes."""
@@ -44,7 +47,7 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
 
     client: Id
     next_position: Annotated[int, msgspec.Meta(ge=0, le=MAX_NEXT_POSITION)] = 0
-    version: Annotated[int, msgspec.Meta(ge=-1, le=2**52)] = -1
+    version: Version = -1
 
 
 class Put(msgspec.Struct, frozen=True, kw_only=True, tag="put"):

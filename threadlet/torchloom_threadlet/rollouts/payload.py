@@ -43,7 +43,7 @@ def encode_weights(weights: Mapping[str, torch.Tensor]) -> bytes:
     Raises
     ------
     RolloutError
-        If they are not dense tensors by name.
+        If they are not dense tensors by name, or of a dtype that safetensors does not have.
     """
     is_by_name = isinstance(weights, Mapping) and all(isinstance(key, str) for key in weights)
     if not is_by_name:
@@ -53,10 +53,15 @@ def encode_weights(weights: Mapping[str, torch.Tensor]) -> bytes:
         if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided:
             layout = getattr(tensor, "layout", type(tensor).__name__)
             raise RolloutError(f"weights: {name}: need a dense tensor, was {layout}")
-    copied = {
-        name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in weights.items()
-    }
-    encoded: bytes = save(copied)
+    try:
+        copied = {
+            name: tensor.detach().to("cpu", copy=True).contiguous()
+            for name, tensor in weights.items()
+        }
+        encoded: bytes = save(copied)
+    except Exception as error:  # noqa: BLE001 - torch's and safetensors' own
+        line = next(iter(str(error).splitlines()), "")
+        raise RolloutError(f"weights cannot be sent: {type(error).__name__}: {line}") from None
     return encoded
 
 

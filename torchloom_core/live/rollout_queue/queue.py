@@ -6,9 +6,21 @@ from typing import NamedTuple
 
 import msgspec
 
-from torchloom_core.wire.rollouts import Batch, Batches, Done, Hello, Put, Take
+from torchloom_core.wire.rollouts import (
+    MAX_KNOWN_VERSION,
+    Batch,
+    Batches,
+    Done,
+    Hello,
+    Publish,
+    Put,
+    Take,
+)
 
 _MOST_CLIENTS = 4096
+_MOST_NEWER = 2**32
+"""Versions by which weights may be newer than the newest that the queue has heard of."""
+
 _MOST_UNANSWERED = 65_536
 """Prompts that a client has, at most, before it answers some."""
 
@@ -87,17 +99,18 @@ class RolloutQueue:
         self._clients.move_to_end(hello.client)
         client.connection = self._connections
         self._next_position = max(self._next_position, hello.next_position)
-        self.version = max(self.version, hello.version)
-        while len(self._clients) > _MOST_CLIENTS:
-            name, forgotten = self._clients.popitem(last=False)
+        self.version = max(self.version, min(hello.version, MAX_KNOWN_VERSION))
+        gone = (name for name, client in self._clients.items() if not client.connection)
+        if len(self._clients) > _MOST_CLIENTS and (name := next(gone, "")):
+            del self._clients[name]
             self._taken.pop(name, None)
-            self._give_back(forgotten)
         return self._connections
 
     def leave(self, name: str, connection: int) -> None:
         """End a connection: the prompts that its client has not answered are given out again."""
         client = self._clients.get(name)
         if client is not None and client.connection == connection:
+            client.connection = 0
             self._give_back(client)
 
     def give(self, name: str, count: int) -> tuple[int, ...]:
@@ -120,10 +133,15 @@ class RolloutQueue:
         client = self._clients.get(name)
         return client.put[1] if client is not None and put.serial <= client.put[0] else None
 
-    def refusal(self, put: Put) -> str:
-        """Return why a batch can never be taken, "" if it can."""
-        most = self.limits.batch_bytes
-        return f"a batch: need at most {most} bytes, was {put.size}" if put.size > most else ""
+    def refusal(self, offer: Put | Publish) -> str:
+        """Return why a batch, or weights, can never be taken; "" if they can."""
+        if isinstance(offer, Put):
+            what, most = "a batch", self.limits.batch_bytes
+        else:
+            what, most = "weights", self.limits.weights_bytes
+            if offer.version > (newest := self.version + _MOST_NEWER):
+                return f"weights: need version {newest} at most, was {offer.version}"
+        return f"{what}: need at most {most} bytes, was {offer.size}" if offer.size > most else ""
 
     def reserve(self, size: int) -> bool:
         """Return whether there is room for a batch, and keep it free for that one."""

@@ -176,9 +176,7 @@ class _Connection:
             )
 
     async def _publish(self, publish: Publish) -> None:
-        most = self._queue.limits.weights_bytes
-        if publish.size > most:
-            why = f"weights: need at most {most} bytes, was {publish.size}"
+        if why := self._queue.refusal(publish):
             await self._answer(Refused(why=why))
             return
         async with self._service.publishing():
