@@ -1,3 +1,4 @@
+import socket
 import subprocess
 import sys
 
@@ -5,7 +6,11 @@ import pytest
 
 from tests.deadlines import DEADLINE_S
 from tests.pipeline.fleet import assert_same, undisturbed
+from tests.pipeline.live_worker import attached
 from tests.waiting import until
+from torchloom_core.floor.errors import ConfigError
+from torchloom_core.wire.generations import Join
+from torchloom_threadlet.pipeline.rendezvous_link import RendezvousLink
 
 pytestmark = pytest.mark.integration
 
@@ -66,3 +71,21 @@ def test_two_workers_killed_at_once_cost_no_step(fleet):
     losses, weights = undisturbed(steps)
     assert six.losses("w2") == losses
     assert_same(found, weights)
+
+
+def test_a_name_that_no_rendezvous_takes_is_refused_at_once():
+    with pytest.raises(ConfigError, match="worker: need 1 to 64 letters"):
+        attached("bad name!", "127.0.0.1:1")
+
+
+def test_a_server_that_is_no_rendezvous_is_named_in_one_line(caplog):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        join = Join(worker="w0", incarnation=1, store="127.0.0.1:1", layers=1)
+        link = RendezvousLink(f"127.0.0.1:{port}", join, lambda generation: None)
+        for _ in range(3):
+            server.accept()[0].close()
+        link.close(None)
+    found = [record.getMessage() for record in caplog.records if str(port) in record.getMessage()]
+    assert len(found) == 1
+    assert found[0].startswith(f"no rendezvous at 127.0.0.1:{port}, it is tried again: ")

@@ -112,7 +112,7 @@ class Model:
             Join(
                 worker=name,
                 incarnation=self.starts,
-                store="s",
+                store="s:1",
                 layers=LAYERS,
                 replicas=self.replicas,
                 layer_bytes=(1,) * LAYERS,

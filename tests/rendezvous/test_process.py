@@ -238,6 +238,8 @@ async def test_what_does_not_fit_is_refused_and_harms_no_one(start, connect):
     first = await connect(port, "w0", incarnation=5)
     other = await connect(port, "w1", layers=5, layer_bytes=(1000,) * 5)
     assert (await other.next(Halt)).why == "w1: layers: need 4, as other workers have, was 5"
+    nowhere = await connect(port, "w1", store="nowhere")
+    assert (await nowhere.next(Halt)).why == "w1: store: need host:port, was 'nowhere'"
     old = await connect(port, "w0", incarnation=4)
     assert "started later" in (await old.next(Halt)).why
     stop = b'{"type":"stop","generation":1}'

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import socket
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -24,6 +25,7 @@ from torchloom_core.wire.generations import (
     Leave,
     Stopped,
 )
+from torchloom_core.wire.limits import NAME
 from torchloom_threadlet.attachment import attach_once
 from torchloom_threadlet.identity import PlacementArguments, own_node
 from torchloom_threadlet.layers.layer import Layer
@@ -229,6 +231,8 @@ def attach(
         if address:
             raise ConfigError(f"worker: need a name: set {_WORKER} or RANK, or worker= in attach()")
         name = _ALONE
+    if not re.match(NAME, name):
+        raise ConfigError(f"worker: need 1 to 64 letters, digits, '_' and '-', was {name!r:.100}")
     adapter, group = PipelineAdapter(), Group(timeout_s)
     own: PlacementArguments = {**placement, "group": name, "rank": 0, "standby": False}
     loom = attach_once(adapter, join, own, is_own_group=True)

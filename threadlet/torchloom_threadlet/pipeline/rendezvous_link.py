@@ -203,12 +203,15 @@ class RendezvousLink:
         with self._changed:
             first = [self._join, *([self._report] if self._report else ())]
             opened.sendall(b"".join(msgspec.json.encode(each) + b"\n" for each in first))
-            self._socket, self._warned, self._asked = opened, False, 0
-        lines = opened.makefile("rb")
+            self._socket, self._asked = opened, 0
+        lines, has_answered = opened.makefile("rb"), False
         while line := lines.readline(MAX_LINE):
             self._receive(_decode(line))
+            has_answered, self._warned = True, False
             if self._halt is not None:
                 return
+        if not has_answered:
+            raise MessageError("the connection has ended without an answer")
 
     def _receive(self, message: FromRendezvous) -> None:
         if isinstance(message, Stop):

@@ -50,8 +50,14 @@ def holdings(reports: Mapping[str, Stopped]) -> Holdings:
     return Holdings(committed, layers, experts, mirrors)
 
 
-def difference(join: Join, first: Join, *, is_new: bool) -> str:
-    """Return in one line where a worker's program differs from that of the others; "" if not."""
+def problem_of(join: Join, first: Join, *, is_new: bool) -> str:
+    """Return in one line what is wrong with a worker's program or store; "" if nothing is.
+
+    Its program has to be that of the others.
+    """
+    host, _, port = join.store.rpartition(":")
+    if not (host and port.isdecimal() and 0 < int(port) < 65536):
+        return f"{join.worker}: store: need host:port, was {join.store!r}"
     fields = ("layers", "expert_layers", "replicas", "micro_batches", "layer_bytes")
     for name in (*fields, "committed") if is_new else fields:
         mine, theirs = getattr(join, name), getattr(first, name)

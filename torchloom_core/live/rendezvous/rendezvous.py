@@ -21,9 +21,9 @@ from torchloom_core.live.rendezvous.expert_parts import (
 )
 from torchloom_core.live.rendezvous.holdings import (
     Holdings,
-    difference,
     everything,
     holdings,
+    problem_of,
     why_lost,
 )
 from torchloom_core.live.rendezvous.known_worker import KnownWorker, Send
@@ -115,7 +115,7 @@ class Rendezvous:
         if known is None and len(self._workers) >= MAX_PARTS:
             return f"{join.worker}: need at most {MAX_PARTS} workers, this is one more"
         first = join if self._is_stale(join) else self._program or join
-        return difference(join, first, is_new=self.assignment is None)
+        return problem_of(join, first, is_new=self.assignment is None)
 
     def outlook(self) -> Outlook:
         """Return the present state, for who looks at it."""
@@ -221,7 +221,7 @@ class Rendezvous:
         return self._form()
 
     def _join(self, worker: str, join: Join) -> list[Send]:
-        if self._is_stale(join) and difference(join, self._program or join, is_new=False):
+        if self._is_stale(join) and problem_of(join, self._program or join, is_new=False):
             self._forget()
         self._program = self._program or join
         sends: list[Send] = []
