@@ -51,6 +51,12 @@ def test_the_group_drains_before_its_node_starts_the_other_program():
         ),
         ((node_agent("node-a"),), "c", "rollout", "no group is called 'c'"),
         (
+            (node_agent("node-a"),),
+            "node-agent-node-a",
+            "trainer",
+            "group node-agent-node-a is a node agent: name the group that its program has",
+        ),
+        (
             (rollout("c"), node_agent("node-c")),
             "rollout-c",
             "trainer",

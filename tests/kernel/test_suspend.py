@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.kernel.runs import Run, hello, make_kernel, of, only, telemetry
+from tests.kernel.runs import Run, hello, make_kernel, node_agent, of, only, telemetry
 from tests.kernel.test_recovery import succeed
 from torchloom_core.capabilities.checkpoint import SaveCheckpoint
 from torchloom_core.capabilities.drain import DrainGroup
@@ -164,3 +164,9 @@ def test_the_others_are_resumed_when_a_suspended_worker_ends(run):
         "thaw": ["b-0"],
         "resume": ["b-0"],
     }
+
+
+def test_a_node_agent_is_no_rank_that_has_to_agree(run):
+    run.feed(node_agent("node-a"))
+    suspend(run)
+    answer(run, sent(run.ask(ResumeRun()))["thaw"], marks=WAITS)

@@ -35,3 +35,20 @@ def test_a_program_that_fails_is_started_again_and_one_that_finishes_ends_the_ag
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "starts").read_text() == "rollout n3 n3\n" * 2
     assert "n3: role rollout ended with status 1" in done.stderr
+
+
+def test_a_program_that_is_gone_for_a_moment_does_not_end_the_agent(tmp_path):
+    program = tmp_path / "program.sh"
+    program.write_text("#!/bin/sh\nrm $0\nexit 1\n")
+    program.chmod(0o755)
+    command = [sys.executable, "-m", "torchloom_core.cli", "node-agent", "--role", f"a={program}"]
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("TORCHLOOM_")}
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True
+    ) as agent:
+        lines = iter(agent.stderr.readline, "")
+        assert any("role a cannot be started" in line for line in lines)
+        program.write_text("#!/bin/sh\nexit 0\n")
+        program.chmod(0o755)
+        assert any("role a ended with status 0" in line for line in lines)
+        agent.terminate()

@@ -19,6 +19,8 @@ _LABELS = "TORCHLOOM_LABELS"
 _AGAIN_S, _LONGEST_S, _LONG_RUN_S = 0.5, 30.0, 60.0
 """Pauses before a failed worker is started again; one that ran longer had no trouble to start."""
 
+_NOT_STARTED = 127  # a shell's status for that
+
 _LEAVE_S, _TERM_S = 60.0, 10.0
 """How long a drained worker may take to end before SIGTERM, and a terminated one until SIGKILL."""
 
@@ -80,8 +82,7 @@ class NodeAgent:
 
     def _look(self, now_s: float) -> bool:
         """Start what has to be started; return whether to go on."""
-        assert self._process is not None
-        status = self._process.poll()
+        status = _NOT_STARTED if self._process is None else self._process.poll()
         if self._wanted != self._role:
             if status is None and now_s - self._ordered_s < _LEAVE_S:
                 return True
@@ -108,7 +109,12 @@ class NodeAgent:
             "TORCHLOOM_GROUP": own.get("TORCHLOOM_GROUP") or self._node,
         }
         self._started_s, self._ended_s = time.monotonic(), 0.0
-        self._process = subprocess.Popen(command, env=environment)
+        try:
+            self._process = subprocess.Popen(command, env=environment)
+        except OSError as error:  # it may just be replaced by another version
+            self._process = None
+            _log.warning("%s: role %s cannot be started: %s", self._node, self._role, error)
+            return
         _log.info("%s: role %s runs as process %d", self._node, self._role, self._process.pid)
 
     def _end(self, wait_s: float) -> None:

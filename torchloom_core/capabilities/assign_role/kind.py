@@ -20,6 +20,8 @@ class AssignRoleKind(ActionKind[AssignRole]):
         group, hello = action.group, run.fleet.hello
         if problem := run.not_training(group):
             return problem
+        if run.fleet.role_of(group) == NODE_AGENT:
+            return f"group {group} is a node agent: name the group that its program has"
         if run.fleet.role_of(group) == action.to:
             return f"group {group} has role {action.to} already"
         nodes = _nodes(group, run)

@@ -11,6 +11,7 @@ from torchloom_core.floor.suggest import listed
 from torchloom_core.live.kernel.actions.kind import Stages
 from torchloom_core.live.kernel.actions.run import NAMED, Run
 from torchloom_core.wire.operations import FencedChange, Operation, SetKnobs
+from torchloom_core.wire.placement import NODE_AGENT
 
 
 def fenced_stages(do: Operation, run: Run, groups: Iterable[str] = (), role: str = "") -> Stages:
@@ -31,7 +32,9 @@ def ranks_for(change: FencedChange, run: Run) -> list[int]:
 
 def cannot_agree(what: str, run: Run, roles: Set[str] = frozenset()) -> str:
     """Return why the ranks of these roles, or of all, cannot apply ``what`` at one step; or ""."""
-    rows, rule = run.in_training(roles), f"{what} needs all ranks to agree on a step"
+    rule = f"{what} needs all ranks to agree on a step"
+    hello = run.fleet.hello
+    rows = [row for row in run.in_training(roles) if hello[row].role != NODE_AGENT]
     if not rows:
         return f"{rule}: no worker is training"
     if paused := run.pauses.paused(roles):
@@ -42,5 +45,5 @@ def cannot_agree(what: str, run: Run, roles: Set[str] = frozenset()) -> str:
     alone = set(rows).difference(run.voters(roles))
     if not alone:
         return ""
-    names = listed(sorted(run.fleet.hello[row].worker for row in alone), NAMED)
+    names = listed(sorted(hello[row].worker for row in alone), NAMED)
     return f"{rule}: {names} cannot, attach with torchloom_threadlet.torchft or .torchrun"
