@@ -36,3 +36,18 @@ def test_a_layer_of_another_shape_ends_the_script_in_one_line(saved, other, why)
         pipeline.step(lambda replica: batch(1, replica))
     pipeline.close(finished=False)
     assert "\n" not in str(ended.value)
+
+
+def test_a_rate_that_was_set_is_still_the_reported_one_after_a_start_from_a_checkpoint(tmp_path):
+    options = {"options": {"checkpoints": tmp_path}}
+    with attached("w0", None, **options) as first:
+        first.step(lambda replica: batch(0, replica))
+        first.loom.adapter.worker.actuators.set_knob("lr", 0.005)
+        for step in range(1, 5):
+            first.step(lambda replica, step=step: batch(step, replica))
+        rate = first.layers[0].optimizer.param_groups[0]["lr"]
+    again = attached("w0", None, **options)
+    again.step(lambda replica: batch(5, replica))
+    assert again.layers[0].optimizer.param_groups[0]["lr"] <= rate < 0.005
+    assert again.loom.adapter.worker.actuators.values["lr"] == 0.005
+    again.close(finished=False)
