@@ -16,7 +16,8 @@ from torchloom_core.cli.capability import console
 def write(result: Result, path: Path, asked: dict[str, Any]) -> None:
     """Write the result as JSON, and its plot beside it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    options = {name: str(value) for name, value in asked.items()}
+    folders = ("out", "keep")  # of one machine
+    options = {name: str(value) for name, value in asked.items() if name not in folders}
     text = msgspec.json.encode({"asked": options, "result": result})
     path.write_bytes(msgspec.json.format(text, indent=1))
     _plot(result, path.with_suffix(".png"))
