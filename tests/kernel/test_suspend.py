@@ -170,3 +170,9 @@ def test_a_node_agent_is_no_rank_that_has_to_agree(run):
     run.feed(node_agent("node-a"))
     suspend(run)
     answer(run, sent(run.ask(ResumeRun()))["thaw"], marks=WAITS)
+
+
+def test_a_second_resume_of_a_parked_run_does_not_ask_for_a_start(run):
+    suspend(run, "parked")
+    answer(run, sent(run.ask(ResumeRun()))["resume"], marks=CAN)
+    assert only(Verdict, run.ask(ResumeRun())).reason == "the run is being resumed"

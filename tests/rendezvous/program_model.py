@@ -415,6 +415,8 @@ class Model:
             return
         worker.generation, worker.asked = begin.assignment.generation, 0
         worker.knobs_of = worker.generation
+        if begin.committed < 0:  # it makes them itself
+            worker.layers |= dict.fromkeys(worker.needs, -1)
         shifted = [Copy(FIRST + c.layer, c.source, c.target) for c in begin.expert_copies]
         copies = [*begin.copies, *shifted]
         worker.to_copy = [copy for copy in copies if copy.target == worker.name]

@@ -20,7 +20,7 @@ _ANSWER = timedelta(seconds=5)
 
 _LOOK_S = 0.005
 _READ_S = 0.2
-"""How long the store's owner waits until others have read; who has not by then has ended."""
+"""How long a member waits until others have read; who has not by then has ended."""
 
 _BACKEND = "torchloom_gloo"
 """gloo that is connected already: while torch connects it, nothing can end its wait for a peer."""
@@ -135,7 +135,7 @@ class Group:
     ) -> list[str]:
         """Return the texts of all members, once each has called this for ``name``.
 
-        The first member, whose store it is, returns after the others: it may end at once.
+        It returns once all have read them: the member whose store it is may end at once.
 
         Raises
         ------
@@ -148,8 +148,8 @@ class Group:
             self.check()
             raise RuntimeError(f"need all workers within {at_most_s:g} s, one has not come")
         texts = [self.store.get(key).decode() for key in keys]
-        self.store.set(f"{name}/{worker}/read", "")
-        if worker == members[0]:
+        with contextlib.suppress(RuntimeError):  # the store is gone: its owner has waited
+            self.store.set(f"{name}/{worker}/read", "")
             self._come([f"{key}/read" for key in keys], _READ_S, lambda: False)
         return texts
 

@@ -38,8 +38,10 @@ class ResumeKind(ActionKind[ResumeRun]):
         waits = run.with_role(run.rows_in("paused"), role)
         if begins or waits or any(one.state == "suspended" for one in _suspended(action, run)):
             return ""
-        if stored := _suspended(action, run):
-            return _start_text(stored[0])
+        if left := _suspended(action, run):
+            what = f"role {left[0].role}" if left[0].role else "the run"
+            is_stored = left[0].depth == "stored"
+            return _start_text(left[0]) if is_stored else f"{what} is being resumed"
         text = "no worker of role {} is paused or suspended" if role else "no worker is {}"
         return text.format(role or "paused or suspended")
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
+from torchloom_core.live.rendezvous.known_worker import KnownWorker
 from torchloom_core.wire.assignment import Assignment
 from torchloom_core.wire.generations import Join, Stopped
 
@@ -48,6 +49,22 @@ def holdings(reports: Mapping[str, Stopped]) -> Holdings:
         kept = report.expert_state.mirrors if reaches else ()
         mirrors[name] = {mirror.expert: mirror.step for mirror in kept}
     return Holdings(committed, layers, experts, mirrors)
+
+
+def with_start(has: Holdings, program: Join, workers: Mapping[str, KnownWorker]) -> Holdings:
+    """Return what workers hold if no step was committed since the program's start.
+
+    Then each that has loaded the same checkpoint, or none, can make all layers and experts itself.
+    """
+    if has.committed != program.committed:
+        return has
+    layers = frozenset(range(program.layers))
+    experts = frozenset(range(sum(layer.experts for layer in program.expert_layers)))
+    names = [name for name, one in workers.items() if one.join.committed == program.committed]
+    return has._replace(
+        layers={**has.layers, **dict.fromkeys(names, layers)},
+        experts={**has.experts, **dict.fromkeys(names, experts)},
+    )
 
 
 def problem_of(join: Join, first: Join, *, is_new: bool) -> str:

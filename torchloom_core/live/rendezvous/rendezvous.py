@@ -25,6 +25,7 @@ from torchloom_core.live.rendezvous.holdings import (
     holdings,
     problem_of,
     why_lost,
+    with_start,
 )
 from torchloom_core.live.rendezvous.known_worker import KnownWorker, Send
 from torchloom_core.live.rendezvous.measured import Times
@@ -285,7 +286,7 @@ class Rendezvous:
             return []
         if not (reports := self._workers.reports(present)):
             return self._halt("all workers of the generation have ended", finished=all_left)
-        has = holdings(reports)
+        has = with_start(holdings(reports), program, self._workers)
         standbys = tuple(name for name in self.standbys if name not in present.workers)
         chosen = self.planned.following(present, has, standbys, self._known())
         if chosen is None:
@@ -301,11 +302,10 @@ class Rendezvous:
         if why := why_no_expert(chosen, program.expert_layers):
             return self._halt(why)
         chosen = msgspec.structs.replace(chosen, generation=number, standbys=others)
-        first = next(name for name in chosen.workers if name in self._workers)
         begin = Begin(
             assignment=chosen,
             committed=has.committed,
-            store=self._workers[first].join.store,
+            store=self._workers.store_for(chosen, has.committed),
             knobs_of=self._workers.knobs_of(chosen.workers),
             copies=copies(chosen, has.layers),
             expert_copies=expert_copies(chosen, has.experts),

@@ -11,6 +11,10 @@ from torchloom_core.wire.generations import Join, Stopped
 class Workers(dict[str, KnownWorker]):
     """The connected workers by name; ``present`` is the present generation's assignment."""
 
+    _began_at: int | None = None
+    _again = 0
+    """Generations in a row without a committed step: each takes the next worker's store."""
+
     def is_member(self, worker: str, present: Assignment | None) -> bool:
         """Return whether a worker is connected and has a part."""
         known = self.get(worker)
@@ -52,6 +56,13 @@ class Workers(dict[str, KnownWorker]):
         """Count silence from now on."""
         for known in self.values():
             known.seen_s = now_s
+
+    def store_for(self, chosen: Assignment, committed: int) -> str:
+        """Return the address of one member's store, another one where the last did not help."""
+        self._again = self._again + 1 if self._began_at == committed else 0
+        self._began_at = committed
+        there = [name for name in chosen.workers if name in self]
+        return self[there[self._again % len(there)]].join.store
 
     def knobs_of(self, names: Iterable[str]) -> str:
         """Return the worker of these whose knobs were last known to be those of all; "" if none."""
