@@ -18,6 +18,7 @@ from torchloom_threadlet.pipeline.interruptible import Interruptible
 _ANSWER = timedelta(seconds=5)
 """How long a member's store may take to answer."""
 
+_FIRST_ATTEMPT = timedelta(seconds=0.2)
 _LOOK_S = 0.005
 _READ_S = 0.2
 """How long a member waits until others have read; who has not by then has ended."""
@@ -82,7 +83,7 @@ class Group:
 
     def _meet(self, generation: int, address: str, rank: int, size: int) -> _Connected:
         """Connect once all members are there: gloo waits for one that is not, whatever happens."""
-        base = _client(address) if address else HashStore()
+        base = _client(address, lambda: self._ended >= generation) if address else HashStore()
         store = PrefixStore(f"torchloom/{generation}", base)
         store.set(f"here/{rank}", "")
         there = [f"here/{peer}" for peer in range(size)]
@@ -180,14 +181,30 @@ class Group:
                 dist.destroy_process_group()
 
 
-def _client(store: str) -> Store:
-    """Return a new connection to a worker's store; RuntimeError if there is none."""
+def _client(store: str, is_over: Callable[[], bool]) -> Store:
+    """Return a new connection to a worker's store; RuntimeError if there is none.
+
+    Once in some hundred times torch's store leaves a connection without an answer until it is
+    closed, and others with it: so the first attempts are short.
+    """
     host, _, port = store.rpartition(":")
     try:  # torch tries for long to connect to a port that nobody listens on
         socket.create_connection((host, int(port)), _ANSWER.total_seconds()).close()
     except OSError as error:
         raise RuntimeError(f"no store at {store}: {error.strerror or error}") from None
-    return TCPStore(host, int(port), is_master=False, wait_for_workers=False, timeout=_ANSWER)
+    attempt = _FIRST_ATTEMPT
+    while True:
+        try:
+            found = TCPStore(
+                host, int(port), is_master=False, wait_for_workers=False, timeout=attempt
+            )
+        except RuntimeError:
+            attempt *= 2
+            if attempt > _ANSWER or is_over():
+                raise
+        else:
+            found.set_timeout(_ANSWER)
+            return found
 
 
 def reason_of(error: BaseException) -> str:
