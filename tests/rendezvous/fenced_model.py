@@ -150,7 +150,7 @@ class FencedModel(Model):
             self.end_step(worker, None)
         if not rolls and worker.committed != begin.committed:
             part.is_behind = True
-        before = worker.knobs_of
+        before = worker.knobs_as_of
         super().enter(worker, begin)
         if not worker.generation:
             part.is_behind = True
@@ -158,12 +158,12 @@ class FencedModel(Model):
         now = part.now
         part.standing = Knob(now.fence, now.value, now.before)
         if part.is_behind and begin.knobs_of not in ("", worker.name):
-            worker.phase, worker.knobs_of = "inherits", before
+            worker.phase, worker.knobs_as_of = "inherits", before
         else:
             part.is_behind = False
 
     def inherit(self, worker):
         part, peer = self.part(worker), self.part(self.workers[worker.begin.knobs_of]).standing
         part.now = Knob(part.now.fence.inherit(peer.fence), peer.value, peer.before)
-        part.is_behind, worker.knobs_of = False, worker.generation
+        part.is_behind, worker.knobs_as_of = False, worker.generation
         worker.phase = "copies" if worker.to_copy else "computes"

@@ -57,7 +57,7 @@ class Worker:
     sent: list = field(default_factory=list)
     is_alive: bool = True
     retires: bool = False
-    knobs_of: int = 0
+    knobs_as_of: int = 0
     is_spare: bool = False  # without a part, and with the layers of the generation before
 
     @property
@@ -269,7 +269,7 @@ class Model:
                 reduced=worker.reduced,
                 layers=tuple(n for n in own if n < FIRST),
                 spare=tuple(n for n in whole - own if n < FIRST),
-                knobs_of=worker.knobs_of,
+                knobs_as_of=worker.knobs_as_of,
                 experts=tuple(n - FIRST for n in whole if n >= FIRST),
                 expert_state=ExpertState(
                     mirrors=tuple(Mirror(n - FIRST, step) for n, step in worker.memory.items())
@@ -414,7 +414,7 @@ class Model:
                 worker.committed, worker.layers, worker.memory = -1, {}, {}
             return
         worker.generation, worker.asked = begin.assignment.generation, 0
-        worker.knobs_of = worker.generation
+        worker.knobs_as_of = worker.generation
         if begin.committed < 0:  # it makes them itself
             worker.layers |= dict.fromkeys(worker.needs, -1)
         shifted = [Copy(FIRST + c.layer, c.source, c.target) for c in begin.expert_copies]

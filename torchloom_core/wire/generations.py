@@ -144,7 +144,7 @@ class Stopped(msgspec.Struct, frozen=True, kw_only=True, tag="stopped"):
     spare : tuple of int
         Layers that it holds as of ``committed`` alone: they are not of its assignment, so it has
         no gradients for them.
-    knobs_of : int
+    knobs_as_of : int
         The last generation in which its knobs and its pause were those of all members.
     layer_s : tuple of float
         Measured seconds of forward and backward of each layer and micro-batch, ``(layers,)``;
@@ -159,7 +159,7 @@ class Stopped(msgspec.Struct, frozen=True, kw_only=True, tag="stopped"):
     layers: Parts = ()
     spare: Parts = ()
     experts: Parts = ()
-    knobs_of: Count = 0
+    knobs_as_of: Count = 0
     layer_s: LayerSeconds = ()
     expert_state: ExpertState = NO_EXPERTS
 

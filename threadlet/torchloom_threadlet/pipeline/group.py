@@ -185,23 +185,24 @@ def _client(store: str, is_over: Callable[[], bool]) -> Store:
     """Return a new connection to a worker's store; RuntimeError if there is none.
 
     Once in some hundred times torch's store leaves a connection without an answer until it is
-    closed, and others with it: so the first attempts are short.
+    closed, and others with it: so the first attempts are short. While nobody listens there are
+    pauses between them; else generations would follow each other at once.
     """
     host, _, port = store.rpartition(":")
-    try:  # torch tries for long to connect to a port that nobody listens on
-        socket.create_connection((host, int(port)), _ANSWER.total_seconds()).close()
-    except OSError as error:
-        raise RuntimeError(f"no store at {store}: {error.strerror or error}") from None
     attempt = _FIRST_ATTEMPT
     while True:
-        try:
+        try:  # torch tries for long to connect to a port that nobody listens on
+            socket.create_connection((host, int(port)), attempt.total_seconds()).close()
             found = TCPStore(
                 host, int(port), is_master=False, wait_for_workers=False, timeout=attempt
             )
-        except RuntimeError:
+        except (OSError, RuntimeError) as error:
+            if 2 * attempt > _ANSWER or is_over():
+                why = getattr(error, "strerror", "") or reason_of(error)
+                raise RuntimeError(f"no store at {store}: {why}") from None
+            if isinstance(error, OSError):
+                time.sleep(attempt.total_seconds())
             attempt *= 2
-            if attempt > _ANSWER or is_over():
-                raise
         else:
             found.set_timeout(_ANSWER)
             return found

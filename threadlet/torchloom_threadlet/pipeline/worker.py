@@ -74,7 +74,7 @@ class Worker:
         self._reduced_losses = self.losses
         self._is_behind = True
         """Whether it takes over the others' knobs with its next part."""
-        self._knobs_of = 0
+        self._knobs_as_of = 0
         self._inputs = Inputs(program)
         self._layer_s: dict[int, float] = {}
         self._measured = 0
@@ -240,7 +240,7 @@ class Worker:
                 layers=tuple(sorted(self.held)),
                 spare=tuple(sorted(self._spare.keys() - self.held.keys())),
                 experts=experts.held(only_own=self._reduced >= 0),
-                knobs_of=self._knobs_of,
+                knobs_as_of=self._knobs_as_of,
                 layer_s=self._seconds(),
                 expert_state=experts.state(),
             )
@@ -342,4 +342,4 @@ class Worker:
             self._group.store.set(_KNOBS, self._adapter.standing())
         elif knobs_of and self._is_behind:
             self._adapter.take_over(self._group.get(_KNOBS).decode())
-        self._is_behind, self._knobs_of = False, self.number
+        self._is_behind, self._knobs_as_of = False, self.number

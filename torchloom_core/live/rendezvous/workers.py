@@ -67,7 +67,7 @@ class Workers(dict[str, KnownWorker]):
     def knobs_of(self, names: Iterable[str]) -> str:
         """Return the worker of these whose knobs were last known to be those of all; "" if none."""
         found = {name: self[name].stopped or self[name].spare for name in names if name in self}
-        latest = {name: report.knobs_of for name, report in found.items() if report is not None}
+        latest = {name: report.knobs_as_of for name, report in found.items() if report is not None}
         return max(latest, key=latest.__getitem__, default="")
 
     def begin(self, chosen: Assignment, has: Holdings) -> None:
@@ -86,7 +86,7 @@ class Workers(dict[str, KnownWorker]):
                     generation=report.generation,
                     committed=has.committed,
                     layers=tuple(sorted(layers)),
-                    knobs_of=report.knobs_of,
+                    knobs_as_of=report.knobs_as_of,
                 )
 
     @property
