@@ -1,11 +1,11 @@
 """Real nats-servers of a user's own, beside the one that a Weaver starts."""
 
 import contextlib
-import socket
 import subprocess
 
 from tests.waiting import until
 from torchloom_core.live.transport.broker.binary import find_server
+from torchloom_core.live.transport.ports import lasting_port
 
 
 @contextlib.contextmanager
@@ -47,8 +47,4 @@ def nats_cluster(folder, extra=""):
 
 
 def free_ports(count):
-    with contextlib.ExitStack() as stack:
-        sockets = [
-            stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)
-        ]
-        return [each.getsockname()[1] for each in sockets]
+    return [lasting_port("127.0.0.1") for _ in range(count)]

@@ -14,7 +14,7 @@ from fence_trainer import ARMS
 from figure import Figure
 from scene import Actor, Arrivals, actor, open_bus, running_broker, write_join_file
 
-from torchloom_core.demos.processes import free_port
+from torchloom_core.live.transport.ports import lasting_port
 
 GROUPS = ("a", "b", "c")
 QUIET = {"RUST_LOG": "error", "TORCH_CPP_LOG_LEVEL": "ERROR", "PYTHONWARNINGS": "ignore"}
@@ -71,7 +71,7 @@ async def _one(
 @asynccontextmanager
 async def _lighthouse() -> AsyncIterator[str]:
     """Yield the URL of torchft's own, in a process of its own."""
-    port = free_port()
+    port = lasting_port("127.0.0.1")
     program = str(Path(sys.executable).with_name("torchft_lighthouse"))
     options = ["--bind", f"[::]:{port}", "--min_replicas", str(len(GROUPS))]
     process = await asyncio.create_subprocess_exec(program, *options, env=os.environ | QUIET)

@@ -19,7 +19,7 @@ from pathlib import Path
 import psutil
 
 from experiments.chaos import record
-from torchloom_core.demos.processes import free_port
+from torchloom_core.live.transport.ports import lasting_port
 
 HERE = Path(__file__).parent
 POLL_S = 0.05
@@ -313,7 +313,7 @@ class Slot:
 
 def start_lighthouse(place: Place) -> tuple[subprocess.Popen[bytes], str]:
     """Start torchft's lighthouse; return it and its URL."""
-    port = free_port()
+    port = lasting_port("127.0.0.1")
     command = [str(Path(sys.executable).with_name("torchft_lighthouse")), "--bind", f"[::]:{port}"]
     command += [*LIGHTHOUSE, "--heartbeat_timeout_ms", str(HEARTBEAT_TIMEOUT_MS)]
     return place.spawn("lighthouse", command, {"RUST_LOG": "error"}), f"http://localhost:{port}"

@@ -1,10 +1,8 @@
 """Play a script on a live run: change knobs and strike, let it settle, and end it."""
 
 import asyncio
-import contextlib
 import random
 import signal
-import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import Any
 from experiments.chaos.live_play import LivePlay, PlayError
 from experiments.chaos.processes import POLL_S, START_S, Place, Slot, strike
 from experiments.fence_soak.script import Algorithm, Change, Strike, fits
+from torchloom_core.live.transport.ports import lasting_port
 
 HERE = Path(__file__).parent
 GROUPS = ("g0", "g1", "g2")
@@ -20,7 +19,6 @@ REPEAT_S = 0.3
 GRANT_S = 90.0
 SETTLE_S = 90.0
 TOGETHER_S = 3.0
-_SERVERS_PORTS = range(20_000, 30_000)
 CONFIG = """
 [run]
 name = "soak"
@@ -58,7 +56,7 @@ class Play(LivePlay):
     """One live run, its changes and its strikes."""
 
     def __init__(self, script: list[Change], seed: int, folder: Path, algorithm: Algorithm) -> None:
-        port = free_port()
+        port = lasting_port("127.0.0.1")
         config = CONFIG.format(port=port) + (TUNER if algorithm == "tuned" else "")
         super().__init__(Place(folder.absolute(), config), seed)
         self._script = script
@@ -212,15 +210,3 @@ class Play(LivePlay):
         while settled and not self._trains(ready) and time.monotonic() < end:  # noqa: ASYNC110
             await asyncio.sleep(REPEAT_S)
         self._place.timeline.add("settled", at_rest=settled and self._trains(ready))
-
-
-def free_port() -> int:
-    """Return a port for all incarnations of the lighthouse.
-
-    It lies below the range of outgoing connections, which may take any port of theirs.
-    """
-    for port in random.sample(_SERVERS_PORTS, len(_SERVERS_PORTS)):
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
-    raise PlayError(f"need a free port of {_SERVERS_PORTS}")

@@ -17,8 +17,8 @@ import psutil
 from experiments.chaos import record
 from experiments.chaos.processes import spawn
 from experiments.lighthouse.trainer import JOURNAL
-from torchloom_core.demos.processes import free_port
 from torchloom_core.demos.steplog import StepLog
+from torchloom_core.live.transport.ports import lasting_port
 
 HERE = Path(__file__).parent
 READY_S = 90.0
@@ -50,7 +50,7 @@ class Lighthouse:
         self._folder = folder
         self._arm = arm
         self._starts = 0
-        self.port = free_port()
+        self.port = lasting_port("127.0.0.1")
         self.process: subprocess.Popen[bytes] | None = None
 
     @property

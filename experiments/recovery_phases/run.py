@@ -28,10 +28,11 @@ from rich.table import Table
 
 from experiments.bench.machine import describe
 from experiments.many_workers.run import Weaver
-from torchloom_core.demos.processes import free_port, kill_tree
+from torchloom_core.demos.processes import kill_tree
 from torchloom_core.live.trajectory.layout import run_folder
 from torchloom_core.live.trajectory.recorded_recoveries import recorded_recoveries
 from torchloom_core.live.trajectory.recovery_phases import PHASES, Recovery
+from torchloom_core.live.transport.ports import lasting_port
 
 HERE = Path(__file__).parent
 TRAINER = HERE / "trainer.py"
@@ -237,7 +238,7 @@ def observed(
 ) -> list[Kill]:
     """Play one job beside a Weaver, and return its kills with their recoveries."""
     folder.mkdir()
-    weaver, port = Weaver(folder), free_port()
+    weaver, port = Weaver(folder), lasting_port("127.0.0.1")
     config = "[run]\nname = 'run'\n[weaver]\nstate_dir = 'state'\n"
     lighthouse = f"[lighthouse]\nhost = '127.0.0.1'\nport = {port}\nstatus_port = 0\n"
     (folder / "torchloom.toml").write_text(config + lighthouse * (framework == "torchft"))

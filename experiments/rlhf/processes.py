@@ -3,7 +3,6 @@
 import multiprocessing
 import os
 import random
-import socket
 import subprocess
 import sys
 import threading
@@ -14,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+
+from torchloom_core.live.transport.ports import lasting_port
 
 _DEADLINE_S, _POLL_S = 120.0, 0.05
 _CONFIG = """[weaver]
@@ -49,7 +50,7 @@ class Play:
             ),
             "OMP_NUM_THREADS": "1",
             "TORCHLOOM_JOIN": str(folder / "state" / "join.json"),
-            "TORCHLOOM_ROLLOUT_QUEUE": f"127.0.0.1:{free_port()}",
+            "TORCHLOOM_ROLLOUT_QUEUE": f"127.0.0.1:{lasting_port('127.0.0.1')}",
             "TRL_EXPERIMENTAL_SILENCE": "1",
             "HF_HUB_OFFLINE": "1",
             "PYTHONWARNINGS": "ignore::FutureWarning",
@@ -163,12 +164,6 @@ def _roll_out(seed: int, environment: Mapping[str, str], log: Path) -> None:
     for stream in (1, 2):
         os.dup2(number, stream)
     import_module("experiments.rlhf.rollout").work(seed)
-
-
-def free_port() -> int:
-    """Return a port that is free now."""
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return int(found.getsockname()[1])
 
 
 def until(what: Callable[[], Any]) -> Any:

@@ -13,8 +13,9 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from experiments.rlhf.processes import free_port, until
+from experiments.rlhf.processes import until
 from experiments.role_balance.settings import GENERATE_S, LIGHTHOUSE, TRAIN_S, write
+from torchloom_core.live.transport.ports import lasting_port
 
 NODES = 6
 TRAIN, SHORT, LONG = 0.8, 0.4, 1.6
@@ -64,7 +65,7 @@ class Job:
         self.folder = folder
         folder.mkdir(parents=True)
         (folder / "torchloom.toml").write_text(config)
-        lighthouse = free_port()
+        lighthouse = lasting_port("127.0.0.1")
         self._processes: list[subprocess.Popen[bytes]] = []
         self._environment = os.environ | {
             "PYTHONPATH": os.pathsep.join(
@@ -73,7 +74,7 @@ class Job:
             "OMP_NUM_THREADS": "1",
             "GLOO_SOCKET_IFNAME": "lo",
             "TORCHLOOM_JOIN": str(folder / "state" / "join.json"),
-            "TORCHLOOM_ROLLOUT_QUEUE": f"127.0.0.1:{free_port()}",
+            "TORCHLOOM_ROLLOUT_QUEUE": f"127.0.0.1:{lasting_port('127.0.0.1')}",
         }
         write(folder, GENERATE_S, SHORT)
         write(folder, TRAIN_S, TRAIN)

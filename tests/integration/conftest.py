@@ -20,6 +20,7 @@ from tests.deadlines import DEADLINE_S
 from tests.preloaded import Preloaded
 from torchloom_core.live.trajectory.layout import run_folder
 from torchloom_core.live.trajectory.reader import read_epochs
+from torchloom_core.live.transport.ports import lasting_port
 from torchloom_core.wire import subjects
 
 ANSWER_S = DEADLINE_S / 10  # repeated, as a kill may lose the answer
@@ -327,7 +328,7 @@ def start_run(tmp_path_factory):
 @pytest.fixture(scope="module")
 def lighthouse(tmp_path_factory):
     """A lighthouse in a process of its own; returns its URL."""
-    port = free_port()
+    port = lasting_port("127.0.0.1")
     command = [Path(sys.executable).with_name("torchft_lighthouse"), "--bind", f"[::]:{port}"]
     command += ["--min_replicas", "1", "--join_timeout_ms", "10000"]
     command += ["--heartbeat_timeout_ms", "1000", "--quorum_tick_ms", "100"]
@@ -339,12 +340,6 @@ def lighthouse(tmp_path_factory):
     yield f"http://localhost:{port}"
     process.kill()
     process.wait()
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def _listens(port):

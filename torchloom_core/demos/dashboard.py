@@ -13,9 +13,10 @@ from pathlib import Path
 from rich.console import Console
 
 from torchloom_core.demos.folder import RUN
-from torchloom_core.demos.processes import Processes, free_port
+from torchloom_core.demos.processes import Processes
 from torchloom_core.demos.scenario import NODE, Training, counters_after, write_counters
 from torchloom_core.floor.errors import StateError
+from torchloom_core.live.transport.ports import lasting_port
 
 TRAINING = Training(config="dashboard.toml", heartbeat_s=0.2, steps=1_000_000, places=NODE.places)
 
@@ -53,7 +54,9 @@ async def _play(processes: Processes, training: Training, console: Console) -> N
 
 def _with_a_port(config: str) -> str:
     """Fix the port, so that open pages reconnect by themselves when the dashboard is restarted."""
-    return config.replace("[dashboard]\nport = 0", f"[dashboard]\nport = {free_port()}")
+    return config.replace(
+        "[dashboard]\nport = 0", f"[dashboard]\nport = {lasting_port('127.0.0.1')}"
+    )
 
 
 def print_news(log: Path, printed: int, console: Console) -> int:

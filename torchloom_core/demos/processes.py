@@ -20,6 +20,7 @@ from torchloom_core.demos.marks import VARIABLE, own_mark
 from torchloom_core.demos.scenario import Place, Training
 from torchloom_core.demos.steplog import StepLog
 from torchloom_core.floor.errors import StateError
+from torchloom_core.live.transport.ports import lasting_port
 
 START_S = 60.0
 _LEAVE_S = 15.0
@@ -71,7 +72,7 @@ class Processes:
     @cached_property
     def port(self) -> int:
         """The lighthouse's port."""
-        return free_port()
+        return lasting_port("::")
 
     @property
     def trajectory(self) -> Path:
@@ -227,13 +228,6 @@ def _signal_with_parent(number: signal.Signals) -> Callable[[], None] | None:
             os._exit(1)
 
     return request_signal
-
-
-def free_port() -> int:
-    """Return a port that is free now."""
-    with socket.socket(socket.AF_INET6) as probe:
-        probe.bind(("::", 0))
-        return int(probe.getsockname()[1])
 
 
 def listens(port: int) -> bool:

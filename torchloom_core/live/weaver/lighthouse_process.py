@@ -33,6 +33,7 @@ from torchloom_core.live.transport.detached_process import (
     read_record,
     start_detached,
 )
+from torchloom_core.live.transport.ports import is_free, lasting_port
 
 _log = logging.getLogger(__name__)
 
@@ -90,9 +91,10 @@ class LighthouseProcess:
     ) -> None:
         last = read_record(self._record_path, _Record) or self._record
         runs = last is not None and is_running(last.pid, str(self._state))
+        host = self._settings.host
         port = self._settings.port or (last.port if last else 0)
-        if not (self._settings.port or runs or self._record):
-            port = _free_port(self._settings.host, port)
+        if not port or not (self._settings.port or runs or self._record or is_free(host, port)):
+            port = lasting_port(host)
         command = self._command(port, url, creds)
         if last and runs:
             if last.command == tuple(command):
@@ -176,14 +178,3 @@ class LighthouseProcess:
 
 def _lines(log: Path) -> list[str]:
     return log.read_text(errors="replace").strip().splitlines()
-
-
-def _free_port(host: str, wanted: int) -> int:
-    """Return the port ``wanted``, or another one if it is occupied."""
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        for port in (wanted, 0):
-            with suppress(OSError):
-                probe.bind((host, port))
-                break
-        return int(probe.getsockname()[1])

@@ -29,6 +29,7 @@ from torchloom_core.live.transport.detached_process import (
     read_record,
     start_detached,
 )
+from torchloom_core.live.transport.ports import lasting_port
 from torchloom_core.live.transport.security.credentials import Credentials
 from torchloom_core.wire.codec import MAX_MESSAGE_BYTES, UNREADABLE
 
@@ -174,7 +175,7 @@ class EmbeddedBroker:
         with self._lock():
             self._credentials = Credentials.ensure(self._state_dir, self._run)
             last = read_record(self._record_path, _Record)
-            port = self._wanted_port or (last.port if last else 0)
+            port = self._wanted_port or (last.port if last else lasting_port(self._host))
             if last and self._is_ours(last.pid):
                 config = self._config_path.read_text(encoding="utf-8")
                 if config == self._config(port) and self._serves(last):
@@ -207,14 +208,12 @@ class EmbeddedBroker:
         pid = start_detached([str(program), "-c", str(self._config_path)], output)
         self.launched = True
         ports = self._await_ports(pid, output)
-        actual = int(ports["nats"][0].rpartition(":")[2])
         record = _Record(
             pid=pid,
-            port=actual,
-            url=nats_url(_LOOPBACK_OF.get(self._host, self._host), actual),
+            port=port,
+            url=nats_url(_LOOPBACK_OF.get(self._host, self._host), port),
             monitor_url=ports["monitoring"][0],
         )
-        write_private(self._config_path, self._config(actual))
         write_private(self._record_path, msgspec.json.encode(record).decode())
         return record
 
@@ -231,7 +230,7 @@ class EmbeddedBroker:
         return (
             f"server_name: {json.dumps(f'torchloom-{self._run}')}\n"
             f"host: {json.dumps(self._host)}\n"
-            f"port: {port or -1}\n"
+            f"port: {port}\n"
             'http: "127.0.0.1:-1"\n'
             f"ports_file_dir: {json.dumps(str(self._folder))}\n"
             f"max_payload: {MAX_MESSAGE_BYTES}\n"
