@@ -43,7 +43,8 @@ from torchloom_core.capabilities.resume import ResumeRun
 from torchloom_core.capabilities.rewind import RewindRun
 from torchloom_core.capabilities.suspend import SuspendRun
 from torchloom_core.capabilities.uncordon import UncordonNode
-from torchloom_core.config.schema import Costs, NotNegative, Positive, Share
+from torchloom_core.config.ranges import NotNegative, Positive, Share
+from torchloom_core.config.schema import Costs
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.floor.errors import ConfigError, ModelError, PluginError
 from torchloom_core.interface.api import (

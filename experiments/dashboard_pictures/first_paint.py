@@ -15,7 +15,7 @@ from pathlib import Path
 
 from playwright.async_api import async_playwright
 
-from torchloom_core.config.schema import Dashboard
+from torchloom_core.config.services import Dashboard
 from torchloom_core.floor.web_server import served, url_of
 from torchloom_core.live.dashboard import app, serve
 from torchloom_core.live.dashboard.auth import SessionKeys

@@ -5,15 +5,10 @@ import msgspec
 import pytest
 
 from torchloom_core.cli.init_command import init, template_text
+from torchloom_core.config.evaluation import Allreduce, AllreduceMode
 from torchloom_core.config.loading import parse
-from torchloom_core.config.schema import (
-    ActionRule,
-    Allreduce,
-    AllreduceMode,
-    Config,
-    Lighthouse,
-    PolicySwitch,
-)
+from torchloom_core.config.schema import ActionRule, Config, PolicySwitch
+from torchloom_core.config.services import Lighthouse
 from torchloom_core.floor.errors import ConfigError, StateError
 from torchloom_core.lab.activation.activation import activate
 from torchloom_core.lab.activation.discovery import discover

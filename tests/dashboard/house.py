@@ -13,7 +13,7 @@ from websockets.asyncio.client import connect
 from tests.dashboard.workers import hello
 from tests.deadlines import DEADLINE_S
 from tests.waiting import soon
-from torchloom_core.config.schema import Dashboard
+from torchloom_core.config.services import Dashboard
 from torchloom_core.floor.web_server import served, url_of
 from torchloom_core.live.dashboard import app, serve
 from torchloom_core.live.dashboard.auth import SessionKeys

@@ -2,7 +2,7 @@
 
 import pytest
 
-from torchloom_core.config.schema import Dashboard
+from torchloom_core.config.services import Dashboard
 from torchloom_core.floor.errors import DashboardError
 from torchloom_core.live.dashboard import serve
 

@@ -20,13 +20,8 @@ from tests.docs.pages import PAGES, ROOT, blocks, headings, manual, prose, spans
 from torchloom_core import testing
 from torchloom_core.cli.app import app
 from torchloom_core.config.loading import parse
-from torchloom_core.config.schema import (
-    ActionRule,
-    Arbiter,
-    Breaker,
-    Config,
-    Lighthouse,
-)
+from torchloom_core.config.schema import ActionRule, Arbiter, Breaker, Config
+from torchloom_core.config.services import Lighthouse
 from torchloom_core.floor import errors
 from torchloom_core.lab.activation.activation import activate
 from torchloom_core.lab.activation.discovery import ENTRY_POINT_GROUP, discover

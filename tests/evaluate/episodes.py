@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from tests.evaluate.traces import writing
-from torchloom_core.config.schema import Config, Costs, Evaluate
+from torchloom_core.config.evaluation import Evaluate
+from torchloom_core.config.schema import Config, Costs
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.lab.activation.discovery import installed
 from torchloom_core.lab.evaluate.arm import Arm

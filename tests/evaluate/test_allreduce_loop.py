@@ -8,7 +8,8 @@ import pyarrow as pa
 import pytest
 
 from tests.simulate.links import write_links
-from torchloom_core.config.schema import Allreduce, AllreduceMode, Arbiter, Config
+from torchloom_core.config.evaluation import Allreduce, AllreduceMode
+from torchloom_core.config.schema import Arbiter, Config
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.lab.evaluate.allreduce.run import workload_of
 from torchloom_core.lab.evaluate.allreduce.simulated_trainers import SimulatedTrainers

@@ -10,7 +10,8 @@ from tests.docs.pages import ROOT
 from tests.evaluate.test_allreduce_loop import MBIT, BelowInt8, drive
 from tests.evaluate.test_evaluate_command import evaluate, problem
 from tests.simulate.links import write_links
-from torchloom_core.config.schema import SENT_BY_FORMULA, Allreduce, AllreduceMode, Config
+from torchloom_core.config.evaluation import SENT_BY_FORMULA, Allreduce, AllreduceMode
+from torchloom_core.config.schema import Config
 from torchloom_core.floor.errors import ConfigError
 from torchloom_core.lab.evaluate.allreduce.run import SENT, Setting
 from torchloom_core.lab.evaluate.allreduce.study import run_study

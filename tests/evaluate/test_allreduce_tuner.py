@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from tests.evaluate.test_allreduce_study import quiet_runner
-from torchloom_core.config.schema import ActionRule, Allreduce, AllreduceMode, Arbiter, Config
+from torchloom_core.config.evaluation import Allreduce, AllreduceMode
+from torchloom_core.config.schema import ActionRule, Arbiter, Config
 from torchloom_core.lab.activation.activation import activate
 from torchloom_core.lab.activation.discovery import installed
 from torchloom_core.lab.evaluate.allreduce.run import Setting, kernel_config, workload_of

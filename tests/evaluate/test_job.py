@@ -7,7 +7,8 @@ import pytest
 from msgspec.structs import replace
 
 from tests.evaluate.traces import writing
-from torchloom_core.config.schema import Arbiter, Config, Costs, Evaluate, Weaver
+from torchloom_core.config.evaluation import Evaluate
+from torchloom_core.config.schema import Arbiter, Config, Costs, Weaver
 from torchloom_core.floor.errors import TraceError
 from torchloom_core.lab.evaluate.arm import Arm
 from torchloom_core.lab.evaluate.goodput.arms import elastic

@@ -14,7 +14,7 @@ from tests.evaluate.episodes import (
 )
 from tests.evaluate.traces import writing
 from tests.recorded_epoch import Recorder
-from torchloom_core.config.schema import Evaluate
+from torchloom_core.config.evaluation import Evaluate
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.floor.errors import ConfigError, StateError
 from torchloom_core.interface.checkpointing import daly_s

@@ -12,8 +12,9 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from torchloom_core.config.evaluation import Allreduce
 from torchloom_core.config.loading import DEFAULT_PATH
-from torchloom_core.config.schema import Allreduce, Config
+from torchloom_core.config.schema import Config
 from torchloom_core.floor.errors import ConfigError
 from torchloom_core.interface.outlook import UNSAVED_WORK
 from torchloom_core.lab.activation.discovery import installed_policies

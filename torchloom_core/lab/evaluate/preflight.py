@@ -5,7 +5,8 @@ import math
 from collections.abc import Iterable, Set
 from pathlib import Path
 
-from torchloom_core.config.schema import Allreduce, Config
+from torchloom_core.config.evaluation import Allreduce
+from torchloom_core.config.schema import Config
 from torchloom_core.floor.clock import SECOND_NS, moment_text
 from torchloom_core.floor.errors import ConfigError
 from torchloom_core.floor.suggest import nearest

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar
 import msgspec
 import numpy as np
 
-from torchloom_core.config.schema import NotNegative, Positive
+from torchloom_core.config.ranges import NotNegative, Positive
 from torchloom_core.floor.errors import ModelError
 from torchloom_core.interface.api import Hazard
 from torchloom_core.interface.arrays import Floats

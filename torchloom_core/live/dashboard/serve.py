@@ -9,7 +9,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from torchloom_core.config.schema import Config, Dashboard
+from torchloom_core.config.schema import Config
+from torchloom_core.config.services import Dashboard
 from torchloom_core.floor.errors import DashboardError
 from torchloom_core.floor.first_done import first_done
 from torchloom_core.floor.web_server import listener, served, url_of

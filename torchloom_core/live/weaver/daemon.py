@@ -12,17 +12,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from torchloom_core.config.schema import Config
 from torchloom_core.floor.clock import SystemClock
 from torchloom_core.floor.errors import KernelFailure, SupersededError, TorchloomError
 from torchloom_core.floor.plain_text import RateLimitedLog
-from torchloom_core.live.kernel.actions.kinds import kind_of
 from torchloom_core.live.kernel.kernel import Kernel
 from torchloom_core.live.kernel.plugins.host import ActivePlugins
 from torchloom_core.live.trajectory.reader import Recorded
-from torchloom_core.live.trajectory.summaries import summarise
 from torchloom_core.live.trajectory.writer import TrajectoryWriter
 from torchloom_core.live.transport import NatsBus
 from torchloom_core.live.transport.security.enrolment import Enrolment
@@ -32,6 +28,7 @@ from torchloom_core.live.weaver.effectors import Effectors
 from torchloom_core.live.weaver.epoch_rise import EpochWatch
 from torchloom_core.live.weaver.operator_service import OperatorService
 from torchloom_core.live.weaver.outbox import Outbox, WorkerClocks
+from torchloom_core.live.weaver.output_log import log_output
 from torchloom_core.live.weaver.plugin_threads import PredictorRunner
 from torchloom_core.live.weaver.recording import Recording
 from torchloom_core.live.weaver.recovery import same_input
@@ -39,16 +36,11 @@ from torchloom_core.live.weaver.rendezvous_links import RendezvousLinks
 from torchloom_core.live.weaver.report_watch import ReportWatch
 from torchloom_core.live.weaver.status import describe, describe_knobs
 from torchloom_core.wire.decisions import (
-    CordonOver,
     ForecastWanted,
     InputFailed,
-    Notice,
-    Outcome,
     Output,
     PauseChanged,
-    PolicyFailed,
     Reply,
-    Verdict,
 )
 from torchloom_core.wire.events import Control, Input, RecordingGap, Recovered, Tick, Withheld
 from torchloom_core.wire.messages import (
@@ -197,7 +189,7 @@ class Weaver:
         kernel = self._kernel
         self._effectors.post(outputs, kernel.changes(), kernel.seq, kernel.run.now_ns)
         for output in outputs:
-            self._log(output)
+            log_output(output, self._limited_log)
             match output:
                 case Reply():
                     self.operator_service.reply(output)
@@ -295,7 +287,7 @@ class Weaver:
         if isinstance(news, RecordingGap):
             self.enter(news)
         elif news is not None:
-            self._log(news)
+            log_output(news, self._limited_log)
             self._bus.publish("notice", news)
 
     async def _repeat_pause(self) -> None:
@@ -326,25 +318,3 @@ class Weaver:
             recording=self._recording.trouble,
             page=page,
         )
-
-    def _log(self, output: Output) -> None:
-        match output:
-            case Notice(kind="stranger", worker=worker, text=text):
-                self._limited_log.add(worker, f"notice: {text}")  # repeated at each tick
-                return
-            case (
-                Notice(kind="hello" | "exit" | "wanted" | "run_over" | "lighthouse")
-                | CordonOver()
-                | Verdict()
-            ):
-                level = logging.INFO
-            case Notice() | PolicyFailed():
-                level = logging.WARNING
-            case Outcome(action=action) if kind_of(action).alert_text(action):
-                level = logging.WARNING
-            case Outcome(result=result):
-                level = logging.INFO if result == "done" else logging.WARNING
-            case _:
-                return
-        kind = str(output.__struct_config__.tag)
-        log.log(level, "%s: %s", kind, summarise(kind, msgspec.to_builtins(output)))

@@ -21,7 +21,7 @@ from typing import Annotated
 
 import msgspec
 
-from torchloom_core.config.schema import Lighthouse
+from torchloom_core.config.services import Lighthouse
 from torchloom_core.floor.errors import LighthouseError, StateError
 from torchloom_core.floor.files import private_folder, write_private
 from torchloom_core.floor.server_urls import LOGIN, login_of, shown

@@ -10,7 +10,8 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from torchloom_core.config.schema import Allreduce, Config
+from torchloom_core.config.evaluation import Allreduce
+from torchloom_core.config.schema import Config
 from torchloom_core.floor.errors import ConfigError
 from torchloom_core.lab.activation.activation import activate
 from torchloom_core.lab.activation.discovery import installed

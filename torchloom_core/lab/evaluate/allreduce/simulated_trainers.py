@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from torchloom_core.config.schema import Allreduce
+from torchloom_core.config.evaluation import Allreduce
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.interface.arrays import Floats, Ints
 from torchloom_core.lab.evaluate.closed_loop import WorkerMessage

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from torchloom_core.config.schema import Allreduce
+from torchloom_core.config.evaluation import Allreduce
 from torchloom_core.lab.evaluate.allreduce.run import Setting, StudyTask, goal_of
 from torchloom_core.lab.evaluate.allreduce_results import (
     AllreduceArm,

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from torchloom_core.config.schema import Evaluate
+from torchloom_core.config.evaluation import Evaluate
 from torchloom_core.lab.evaluate.arm import MEMBERSHIP_POLICY, Arm, ArmKind, Foresight
 from torchloom_core.lab.evaluate.measured_costs import DURABLE, MeasuredCosts
 from torchloom_core.wire.checkpoint_tiers import MEMORY

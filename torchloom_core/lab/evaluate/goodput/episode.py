@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from torchloom_core.config.schema import Evaluate
+from torchloom_core.config.evaluation import Evaluate
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.floor.errors import TraceError
 from torchloom_core.lab.evaluate.goodput.job import paid_nodes

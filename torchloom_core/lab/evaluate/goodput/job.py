@@ -6,7 +6,8 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from torchloom_core.config.schema import Config, Costs, Evaluate
+from torchloom_core.config.evaluation import Evaluate
+from torchloom_core.config.schema import Config, Costs
 from torchloom_core.floor.errors import TraceError
 from torchloom_core.interface.checkpointing import daly_s, young_s
 from torchloom_core.lab.evaluate.arm import Arm

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from torchloom_core.config.schema import Evaluate
+from torchloom_core.config.evaluation import Evaluate
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.lab.learning.ranking import poisson_between
 from torchloom_core.lab.trace.bundle.bundle import Bundle

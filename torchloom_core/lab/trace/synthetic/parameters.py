@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 import numpy as np
 
-from torchloom_core.config.schema import NotNegative, Positive, Share
+from torchloom_core.config.ranges import NotNegative, Positive, Share
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.lab.trace.bundle.schema import Component, Job, Placement
 

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from torchloom_core.config.schema import Positive, Share
+from torchloom_core.config.ranges import Positive, Share
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.floor.errors import TraceError
 from torchloom_core.interface.arrays import Floats, Ints

@@ -1,0 +1,52 @@
+"""The tables of the processes beside the Weaver: broker, lighthouse, rendezvous, dashboard."""
+
+from typing import Annotated
+
+import msgspec
+
+from torchloom_core.config.ranges import Host, HostAndPort, UpToADay
+from torchloom_core.wire.limits import Name
+
+
+class Broker(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``[broker]``: the URL of your own nats-server, or the address of the embedded one."""
+
+    url: str = ""
+    creds: str = ""
+    worker_creds: str = ""
+    host: Host = "127.0.0.1"
+    port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0
+
+
+class Lighthouse(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``[lighthouse]``: the lighthouse that the Weaver starts if this table is present."""
+
+    host: Host = "127.0.0.1"
+    port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 29510
+    status_port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 29511
+    min_replicas: Annotated[int, msgspec.Meta(ge=1)] = 1
+    join_timeout_s: UpToADay = 60.0
+    heartbeat_timeout_s: UpToADay = 5.0
+    quorum_tick_s: UpToADay = 0.1
+    order: tuple[Name, ...] = ()
+
+
+class Rendezvous(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``[rendezvous]``: the rendezvous of trainers that are split over workers."""
+
+    address: HostAndPort = ""
+
+
+class Dashboard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``[dashboard]``: the dashboard's page."""
+
+    host: Host = "127.0.0.1"
+    port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 29512
+    names: tuple[Host, ...] = ()
+    certificate: str = ""
+    key: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse half of what TLS needs."""
+        if bool(self.certificate) != bool(self.key):
+            raise ValueError(f"need both certificate and key, was {self.certificate or self.key!r}")
