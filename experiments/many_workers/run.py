@@ -53,11 +53,11 @@ console = Console()
 class Weaver:
     """A real Weaver in a folder of its own, started again where it was killed."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, config: str = "") -> None:
         self.state = folder / "state"
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
-        (folder / "torchloom.toml").write_text("[weaver]\nstate_dir = 'state'\n")
+        (folder / "torchloom.toml").write_text(f"[weaver]\nstate_dir = 'state'\n{config}")
 
     async def start(self) -> float:
         """Start it and return how long it took to be ready, in seconds."""
@@ -74,6 +74,17 @@ class Weaver:
                 sys.exit((self._folder / "err").read_text()[-2000:])
             await asyncio.sleep(0.05)
         return time.monotonic() - began
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        return self._process.pid if self._process is not None else 0
+
+    @property
+    def broker(self) -> dict[str, object]:
+        """What it wrote of its server: ``pid``, ``port``, ``url``, ``monitor_url``."""
+        found: dict[str, object] = json.loads((self.state / "broker/broker.json").read_text())
+        return found
 
     def freeze(self) -> None:
         """Stop it where it is, until it is killed."""
@@ -95,7 +106,7 @@ class Weaver:
 
     async def connect(self, name: str) -> Client:
         """Connect with the credentials of this name."""
-        url = json.loads((self.state / "broker" / "broker.json").read_text())["url"]
+        url = str(self.broker["url"])
         creds = self.state / "broker" / "keys" / f"{name}.creds"
 
         async def ignore(error: Exception) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments.many_workers import frozen, stop
+from experiments.many_workers import frozen, herd, stop
 
 pytestmark = pytest.mark.integration
 
@@ -19,3 +19,10 @@ async def test_a_knob_that_is_stopped_comes_to_what_the_workers_did(tmp_path):
 async def test_a_successor_takes_in_what_was_acked_before_it_judges_an_end(tmp_path):
     came = await frozen.play(tmp_path, 8, applied=5)
     assert came.is_true, came
+
+
+@pytest.mark.long
+def test_a_herd_with_its_own_connections_enrols_and_is_commanded():
+    with pytest.raises(SystemExit) as ended:
+        herd.main(["--workers", "40", "--quick"])
+    assert ended.value.code == 0
