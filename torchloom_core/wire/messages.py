@@ -305,13 +305,15 @@ class JoinReply(msgspec.Struct, frozen=True, kw_only=True, tag="join_reply"):
     """The worker's own user JWT, or the error.
 
     ``unwanted``: the name is free, but the node is cordoned, so that a restarted process should
-    end. ``taken``: another process has the name.
+    end. ``taken``: another process has the name. ``ts_ns``: the Weaver's time, in the answer to an
+    empty request, which asks for version and time alone.
     """
 
     jwt: FileText = ""
     error: Text = ""
     unwanted: bool = False
     taken: bool = False
+    ts_ns: Stamp = 0
     v: Version = SCHEMA_VERSION
 
 

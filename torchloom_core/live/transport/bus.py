@@ -206,13 +206,16 @@ class NatsBus:
                 await service_link.settle()
 
     async def serve_join(self, handler: Callable[[JoinRequest], Awaitable[JoinReply]]) -> None:
-        """Answer workers' join requests."""
+        """Answer workers' join requests; to an empty one with version and time."""
         quota = Quota(**_JOINS)
 
         async def answer(msg: Msg) -> None:
             await self._turns.give()
             try:
-                reply = await handler(decode_json(JoinRequest, msg.data, "join request"))
+                if msg.data:
+                    reply = await handler(decode_json(JoinRequest, msg.data, "join request"))
+                else:
+                    reply = JoinReply(ts_ns=self._clock.now_ns())
             except MessageError as error:
                 reply = JoinReply(error=plain_line(str(error)))
                 if self._inlet:

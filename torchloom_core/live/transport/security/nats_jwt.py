@@ -31,9 +31,10 @@ _JWT_IN_CREDS = re.compile(r"NATS USER JWT-+\s+[\w-]+\.([\w-]+)\.[\w-]+")
 
 
 class _Named(msgspec.Struct):
-    """The part of a JWT with the owner's name."""
+    """The part of a JWT with the owner's name, and the second at which it expires, 0: never."""
 
     name: str = ""
+    exp: int = 0
 
 
 def new_seed(kind: Kind) -> str:
@@ -154,15 +155,27 @@ def creds_text(jwt: str, seed: str) -> str:
 
 def user_name(creds: str) -> str:
     """Return the name in the user JWT of a NATS credentials file, "" if it has none."""
+    try:
+        return _named(creds).name
+    except ValueError:
+        return ""
+
+
+def expires_s(creds: str) -> int:
+    """Return when credentials expire, in seconds since 1970, 0: never; ValueError if malformed."""
+    return _named(creds).exp
+
+
+def _named(creds: str) -> _Named:
     found = _JWT_IN_CREDS.search(creds)
     if found is None:
-        return ""
+        raise ValueError("it has no user JWT")
     body = found[1]
     try:
         raw = base64.urlsafe_b64decode(body + "=" * (-len(body) % 4))
-        return msgspec.json.decode(raw, type=_Named).name
+        return msgspec.json.decode(raw, type=_Named)
     except (binascii.Error, ValueError, RecursionError):
-        return ""
+        raise ValueError("its JWT is damaged") from None
 
 
 def _user_limits(subscriptions: int) -> Claims:
