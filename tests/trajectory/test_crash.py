@@ -67,6 +67,8 @@ def only_part(root: Path, kind: PartKind) -> Path:
 def opens_by_itself(path: Path) -> None:
     if path.suffix == ".jsonl":
         pd.read_json(path, lines=True)
+    elif path.suffix == ".parquet":
+        pd.read_parquet(path)
     else:
         with pa.OSFile(str(path)) as file:
             pa.ipc.open_stream(file).read_pandas()
@@ -242,8 +244,8 @@ def test_a_trajectory_of_a_later_format_is_refused(tmp_path: Path) -> None:
     writer = TrajectoryWriter(tmp_path, "demo", 1, Config(), {}, 5)
     writer.close()
     path = writer.folder / "meta.json"
-    path.write_text(path.read_text().replace('"v": 2', '"v": 3'))
-    with pytest.raises(StateError, match=r"meta.json: need format <= 2, was 3"):
+    path.write_text(path.read_text().replace('"v": 3', '"v": 4'))
+    with pytest.raises(StateError, match=r"meta.json: need format <= 3, was 4"):
         read_epochs(tmp_path)
 
 

@@ -6,7 +6,8 @@
         epoch-28004523/               one process of the Weaver
             meta.json                 a Meta
             events-000001.jsonl       Lines: every input but telemetry, and every output
-            telemetry-000001.arrow    Arrow IPC stream, one row per telemetry batch
+            telemetry-000001.parquet  one row per telemetry batch: a sealed part
+            telemetry-000002.arrow    the same as an Arrow IPC stream, not yet sealed
 
 ``seq`` counts the kernel's inputs from 1, telemetry included: both kinds of file merged by
 ``seq`` are the exact input order. The parts of a file are numbered; only the last part of a
@@ -22,14 +23,26 @@ import pyarrow as pa
 from torchloom_core.floor.errors import StateError
 from torchloom_core.wire.limits import MAX_COUNT, Count, Int64, Name
 
-FORMAT = 2
+FORMAT = 3
 """Version of this layout; it is raised when an old reader would misread it."""
+
+NAMES_FORMAT = 2
+"""The first version with the present names."""
+
+SEALED_FORMAT = 3
+"""The first version whose parts may be sealed."""
 
 META = "meta.json"
 
 PartKind = Literal["events", "telemetry"]
 
+SEALED = ".parquet"
+"""Suffix of a part of telemetry that was rewritten as Parquet."""
+
 _SUFFIX: dict[PartKind, str] = {"events": ".jsonl", "telemetry": ".arrow"}
+
+UNSEALED = "telemetry-*.arrow"
+"""Parts of telemetry that are not sealed, or were sealed just before a kill."""
 
 NAME = pa.dictionary(pa.int32(), pa.string())
 
@@ -116,8 +129,11 @@ def part_path(folder: Path, kind: PartKind, number: int) -> Path:
 
 
 def part_paths(folder: Path, kind: PartKind) -> list[Path]:
-    """Return the parts that exist, oldest first."""
-    return sorted(folder.glob(f"{kind}-*{_SUFFIX[kind]}"))
+    """Return the parts that exist, oldest first; of a part that is just being sealed, one file."""
+    found = {path.stem: path for path in folder.glob(f"{kind}-*{_SUFFIX[kind]}")}
+    if kind == "telemetry":
+        found |= {path.stem: path for path in folder.glob(f"{kind}-*{SEALED}")}
+    return [path for _, path in sorted(found.items())]
 
 
 def state_error(path: Path, failure: str, error: OSError) -> StateError:

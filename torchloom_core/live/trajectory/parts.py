@@ -3,12 +3,13 @@
 import contextlib
 import logging
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from torchloom_core.live.trajectory.layout import PartKind, part_path, part_paths
+from torchloom_core.live.trajectory.layout import SEALED, PartKind, part_path, part_paths
 
 _CONTINUATION = b"\xff\xff\xff\xff"
 """The first bytes of every Arrow IPC message."""
@@ -25,11 +26,20 @@ logger = logging.getLogger(__name__)
 class PartWriter:
     """Appends complete records, and starts a new part once the present one is large enough."""
 
-    def __init__(self, folder: Path, kind: PartKind, part_bytes: int) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        kind: PartKind,
+        part_bytes: int,
+        ended: Callable[[Path], None] = lambda _: None,
+    ) -> None:
+        """Call ``ended(path)`` for each part to which nothing more will be appended."""
         self._folder = folder
         self._kind: PartKind = kind
         self._part_bytes = part_bytes
+        self._ended = ended
         self._number = 0
+        self._path = folder
         self._file = -1
         self._size = self._size_before = 0
 
@@ -69,6 +79,7 @@ class PartWriter:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
+            self._ended(self._path)
 
     def _open_next(self) -> None:
         if self._file >= 0:
@@ -76,8 +87,8 @@ class PartWriter:
             self.close()
         self._number += 1
         self._size = 0
-        path = part_path(self._folder, self._kind, self._number)
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
+        self._path = part_path(self._folder, self._kind, self._number)
+        self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
         sync_folder(self._folder)
 
 
@@ -121,6 +132,8 @@ def repair(folder: Path) -> None:
     kinds: tuple[PartKind, ...] = ("events", "telemetry")
     for kind in kinds:
         for path in part_paths(folder, kind)[-1:]:
+            if path.suffix == SEALED:
+                continue  # written as a whole
             data = path.read_bytes()
             end, torn = whole_bytes(data, kind)
             if not torn:

@@ -1,6 +1,7 @@
 """Read the recorded epochs of a run, also those that were cut short or are still running."""
 
 import itertools
+import os
 import re
 import stat
 from collections.abc import Iterator, Sequence
@@ -21,6 +22,9 @@ from torchloom_core.live.trajectory.earlier_names import renamed_config, renamed
 from torchloom_core.live.trajectory.layout import (
     FORMAT,
     META,
+    NAMES_FORMAT,
+    SEALED,
+    SEALED_FORMAT,
     TELEMETRY_SCHEMA,
     Line,
     Meta,
@@ -28,6 +32,7 @@ from torchloom_core.live.trajectory.layout import (
     state_error,
 )
 from torchloom_core.live.trajectory.parts import whole_bytes
+from torchloom_core.live.trajectory.sealing import row_groups
 from torchloom_core.wire.capabilities import json_decoder, record_decoder
 from torchloom_core.wire.codec import UNREADABLE
 from torchloom_core.wire.decisions import PolicyFailed
@@ -72,7 +77,7 @@ class EpochRecord:
     @property
     def is_earlier(self) -> bool:
         """Whether an older version recorded it: names are translated, texts are not compared."""
-        return self.meta.v < FORMAT
+        return self.meta.v < NAMES_FORMAT
 
     @cached_property
     def config(self) -> Config:
@@ -134,9 +139,18 @@ class EpochRecord:
                 yield recorded
 
     def record_batches(self) -> Iterator[Any]:
-        """Return the telemetry so far in batches with the columns of ``TELEMETRY_SCHEMA``."""
-        sizes = [(path, path.stat().st_size) for path in part_paths(self.folder, "telemetry")]
-        return _record_batches(sizes)
+        """Return the telemetry so far in batches with the columns of ``TELEMETRY_SCHEMA``.
+
+        Rows are in the order of ``seq``, whether their part is sealed or not.
+        """
+        while True:
+            paths = part_paths(self.folder, "telemetry")
+            try:
+                return _record_batches([_Snapshot(path, self.meta.v) for path in paths])
+            except FileNotFoundError:
+                continue  # it has been sealed since it was listed
+            except OSError as error:
+                raise state_error(self.folder, "cannot be read", error) from None
 
     def _parts_after(self, seq: int) -> list[Path]:
         """Return the parts of the events file, from the one that contains ``seq``."""
@@ -206,33 +220,60 @@ def read_epochs(root: Path) -> list[EpochRecord]:
     return sorted(found, key=lambda record: record.meta.epoch)
 
 
-def _record_batches(sizes: list[tuple[Path, int]]) -> Iterator[Any]:
-    for path, size in sizes:
-        data = _read(path)[:size]
-        end, torn = whole_bytes(data, "telemetry")
+class _Snapshot:
+    """A part of telemetry as it is now: it may grow, or be sealed and then deleted."""
+
+    def __init__(self, path: Path, version: int) -> None:
+        self.path = path
+        with open_regular(path) as file:
+            self._size = os.fstat(file.fileno()).st_size
+        may_vanish = version >= SEALED_FORMAT and path.suffix != SEALED
+        self._file = pa.OSFile(str(path)) if may_vanish else None
+
+    def read(self) -> bytes:
+        if self._file is None:
+            return _read(self.path)[: self._size]
+        with self._file as file:
+            data: bytes = file.read(self._size)
+            return data
+
+
+def _record_batches(parts: list[_Snapshot]) -> Iterator[Any]:
+    for part in parts:
         rows = 0
-        if end:
-            stream = None
-            while True:
-                try:
-                    stream = stream or _stream(data[:end])
-                    batch = stream.read_next_batch()
-                    batch.validate(full=True)
-                except StopIteration:
-                    break
-                except (OSError, ValueError, pa.ArrowException) as error:
-                    raise StateError(f"{path}: row {rows}: {error}") from None
-                yield batch
-                rows += batch.num_rows
-        if end < len(data) and not (torn and path == sizes[-1][0]):
-            raise StateError(f"{path}: row {rows}: damaged record batch before the end of the file")
+        found = _sealed(part) if part.path.suffix == SEALED else _unsealed(part, part is parts[-1])
+        while True:
+            try:
+                batch = next(found)
+                batch.validate(full=True)
+            except StopIteration:
+                break
+            except (OSError, ValueError, pa.ArrowException) as error:
+                raise StateError(f"{part.path}: row {rows}: {error}") from None
+            yield batch
+            rows += batch.num_rows
 
 
-def _stream(data: bytes) -> Any:
-    stream = pa.ipc.open_stream(data)
-    if not stream.schema.equals(TELEMETRY_SCHEMA):
+def _sealed(part: _Snapshot) -> Iterator[Any]:
+    for batch in row_groups(part.path):
+        yield _with_columns(batch)
+
+
+def _unsealed(part: _Snapshot, is_last: bool) -> Iterator[Any]:
+    data = part.read()
+    end, torn = whole_bytes(data, "telemetry")
+    if end:
+        stream = pa.ipc.open_stream(data[:end])
+        _with_columns(stream)
+        yield from stream
+    if end < len(data) and not (torn and is_last):
+        raise ValueError("damaged record batch before the end of the file")
+
+
+def _with_columns(rows: Any) -> Any:
+    if not rows.schema.equals(TELEMETRY_SCHEMA):
         raise ValueError("the columns are not those of telemetry")
-    return stream
+    return rows
 
 
 def _decode(decoder: msgspec.json.Decoder[_T], data: bytes | msgspec.Raw, place: str) -> _T:

@@ -7,7 +7,7 @@ from the input with the same ``seq``. The ids of exits and notes are those of
 
 import fcntl
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -20,10 +20,19 @@ from torchloom_core.floor.errors import StateError
 from torchloom_core.floor.server_urls import shown
 from torchloom_core.live.kernel.actions.kinds import kind_of
 from torchloom_core.live.trajectory.columns import TelemetryStream
-from torchloom_core.live.trajectory.layout import META, Line, Meta, epoch_folder, state_error
+from torchloom_core.live.trajectory.layout import (
+    META,
+    SEALED_FORMAT,
+    UNSEALED,
+    Line,
+    Meta,
+    epoch_folder,
+    state_error,
+)
 from torchloom_core.live.trajectory.parts import PartWriter, repair, sync_folder
+from torchloom_core.live.trajectory.sealing import Sealer
 from torchloom_core.wire.actions import Action
-from torchloom_core.wire.codec import encode
+from torchloom_core.wire.codec import UNREADABLE, encode
 from torchloom_core.wire.commands import Ack
 from torchloom_core.wire.decisions import (
     CommandStatus,
@@ -74,6 +83,7 @@ class TrajectoryWriter:
         part_bytes: int = PART_BYTES,
     ) -> None:
         self.folder = epoch_folder(root, epoch)
+        self._sealer = Sealer()
         self._seq = 0
         self._batches: list[tuple[int, int, Telemetry]] = []
         self._lines: list[bytes] = []
@@ -92,14 +102,15 @@ class TrajectoryWriter:
         )
         try:
             root.mkdir(parents=True, exist_ok=True)
-            _repair_earlier_epochs(root)
+            for part in _repaired(root):
+                self._sealer.add(part)
             self._lock = _begin(self.folder, meta)
         except FileExistsError:
             raise StateError(f"{self.folder}: need a new epoch, was {epoch} again") from None
         except OSError as error:
             raise state_error(self.folder, "cannot be written", error) from None
         self._events = PartWriter(self.folder, "events", part_bytes)
-        self._telemetry = PartWriter(self.folder, "telemetry", part_bytes)
+        self._telemetry = PartWriter(self.folder, "telemetry", part_bytes, self._sealer.add)
         self._stream = TelemetryStream()
 
     def telemetry(self, batch: Telemetry, ts_recv_ns: int) -> None:
@@ -164,6 +175,7 @@ class TrajectoryWriter:
         for file in (self._events, self._telemetry):
             with suppress(OSError):
                 file.close()
+        self._sealer.close()
         os.close(self._lock)
 
     @property
@@ -220,7 +232,8 @@ def _without_secrets(config: Config) -> dict[str, object]:
     return {**table, "broker": msgspec.to_builtins(broker), "effectors": effectors}
 
 
-def _repair_earlier_epochs(root: Path) -> None:
+def _repaired(root: Path) -> Iterator[Path]:
+    """Repair earlier epochs, and yield their parts of telemetry that are not sealed."""
     for meta in root.glob(f"epoch-*/{META}"):
         with meta.open() as file:
             try:
@@ -228,6 +241,15 @@ def _repair_earlier_epochs(root: Path) -> None:
             except BlockingIOError:
                 continue  # that Weaver is still running, and superseded
             repair(meta.parent)
+            if _may_be_sealed(meta):
+                yield from sorted(meta.parent.glob(UNSEALED))
+
+
+def _may_be_sealed(meta: Path) -> bool:
+    try:
+        return msgspec.json.decode(meta.read_bytes(), type=Meta).v >= SEALED_FORMAT
+    except (OSError, *UNREADABLE):
+        return False
 
 
 def _begin(folder: Path, meta: Meta) -> int:

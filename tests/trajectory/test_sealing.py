@@ -1,0 +1,93 @@
+"""A complete part is rewritten as Parquet: the same rows in less than a third of the bytes."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from torchloom_core.config.schema import Config
+from torchloom_core.live.trajectory import sealing
+from torchloom_core.live.trajectory.layout import part_paths
+from torchloom_core.live.trajectory.reader import EpochRecord, read_epochs
+from torchloom_core.live.trajectory.writer import TrajectoryWriter
+from torchloom_core.wire.codec import encode_telemetry
+from torchloom_core.wire.messages import Telemetry
+
+METRICS = tuple(f"m{number}" for number in range(30))
+EXTREMES = np.array([-(2**63), 2**63 - 1, 0, -1, 1], "<i8")
+
+
+def a_batch(number: int, worker: str) -> Telemetry:
+    values = np.arange(30.0)
+    values[0] = number / 7
+    values[1:2].view("<u8")[0] = 0x7FF8DEADBEEF0000 + number  # a NaN with a payload
+    return Telemetry(
+        run="demo",
+        worker=worker,
+        incarnation=1,
+        seq=number,
+        state="training",
+        step=-1,
+        progress_age_s=number / 3,
+        metrics=METRICS[: 29 + number % 2],
+        ts_ns=EXTREMES[number % 5 :][:1].tobytes(),
+        values=values[: 29 + number % 2].astype("<f8").tobytes(),
+    )
+
+
+def write(root: Path, epoch: int = 1, ticks: int = 40) -> TrajectoryWriter:
+    writer = TrajectoryWriter(root, "demo", epoch, Config(), {}, 5, part_bytes=1 << 18)
+    for number in range(ticks):
+        for row in range(50):
+            writer.telemetry(a_batch(number, f"g{row}-0"), int(EXTREMES[row % 5]))
+        writer.flush()
+    return writer
+
+
+def content(record: EpochRecord) -> list[tuple[int, int, bytes]]:
+    return [(r.seq, r.ts_recv_ns, encode_telemetry(r.message)) for r in record.inputs()]
+
+
+def test_sealed_parts_are_read_bit_for_bit_in_a_third_of_the_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as unsealed:
+        unsealed.setattr(sealing, "seal", lambda part: None)
+        write(tmp_path).close()
+    (record,) = read_epochs(tmp_path)
+    plain = part_paths(record.folder, "telemetry")
+    before, size = content(record), sum(path.stat().st_size for path in plain)
+    assert {path.suffix for path in plain} == {".arrow"}
+    reading = record.inputs()
+    next(reading)
+    write(tmp_path, epoch=2, ticks=0).close()  # the next Weaver seals what its predecessor left
+    sealed = part_paths(record.folder, "telemetry")
+    assert {path.suffix for path in sealed} == {".parquet"}
+    assert 3 * sum(path.stat().st_size for path in sealed) < size
+    assert content(record) == before
+    assert 1 + len(list(reading)) == len(before), "parts that vanish while they are read"
+
+
+def test_a_part_that_cannot_be_sealed_remains_and_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fill_the_disk(source: object, path: Path) -> None:
+        path.write_bytes(b"PAR1")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(sealing, "_write", fill_the_disk)
+    write(tmp_path, ticks=15).close()
+    (record,) = read_epochs(tmp_path)
+    assert {path.suffix for path in record.folder.glob("telemetry-*")} == {".arrow"}
+    assert len(content(record)) == 15 * 50
+    assert "telemetry-000001.arrow: not sealed" in caplog.text
+
+
+def test_a_kill_between_the_new_file_and_the_end_of_the_old_one_doubles_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Path, "unlink", lambda path, missing_ok=False: None)
+    write(tmp_path, ticks=15).close()
+    (record,) = read_epochs(tmp_path)
+    assert list(record.folder.glob("*.arrow")), "still there"
+    assert len(content(record)) == 15 * 50
