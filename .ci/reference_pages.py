@@ -25,6 +25,7 @@ _TABLES: tuple[tuple[str, type[msgspec.Struct]], ...] = (
     ("broker", services.Broker),
     ("lighthouse", services.Lighthouse),
     ("dashboard", services.Dashboard),
+    ("dashboard.sign_on", services.SignOn),
     ("costs", schema.Costs),
     ("arbiter", schema.Arbiter),
     ("roles.<name>", schema.Role),

@@ -56,7 +56,7 @@ def write_join_file(broker: EmbeddedBroker, folder: Path) -> Path:
     """Write the file with which a trainer finds ``broker``, and return its path."""
     path = folder / "join.json"
     path.write_bytes(
-        encode(JoinFile(url=broker.url, run=RUN, creds=broker.credentials.join_creds_text))
+        encode(JoinFile(url=broker.url, run=RUN, creds=broker.credentials.join_creds_text()))
     )
     return path
 

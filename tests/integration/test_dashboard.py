@@ -9,7 +9,8 @@ import pytest
 from tests.deadlines import DEADLINE_S
 from tests.integration.browser import CONFIG, Browser, Dashboard
 from tests.waiting import until
-from torchloom_core.live.dashboard.app import MOST_BYTES, PAGE, VERBS
+from torchloom_core.live.dashboard.app import MOST_BYTES, PAGE
+from torchloom_core.wire.access import ACTS
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 
@@ -104,7 +105,7 @@ def test_a_session_without_control_can_only_stop_all_actions(run, dashboard, bro
         "deny": {"proposal": "p1.1"},
         "actions.resume": {},
     }
-    assert set(bodies) == VERBS - {"actions.stop", "annotate", "control.take", "control.release"}
+    assert set(bodies) == ACTS - {"actions.stop", "annotate", "control.take", "control.release"}
     for verb, body in bodies.items():
         answer = other.ask(verb, **body)
         assert not answer["ok"]

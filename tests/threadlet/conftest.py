@@ -341,7 +341,7 @@ async def weaver(broker):
 @pytest.fixture
 def join_file(broker, tmp_path):
     path = tmp_path / "join.json"
-    join = JoinFile(url=broker.url, run=RUN, creds=broker.credentials.join_creds_text)
+    join = JoinFile(url=broker.url, run=RUN, creds=broker.credentials.join_creds_text())
     path.write_bytes(msgspec.json.encode(join))
     return path
 

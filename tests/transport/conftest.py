@@ -146,7 +146,7 @@ def connect_person(broker, connect):
 @pytest.fixture
 def connect_joiner(broker, connect):
     async def connect_joiner():
-        creds = broker.credentials.join_creds_text
+        creds = broker.credentials.join_creds_text()
         return await connect("joiner", creds, subjects.join_inbox("run"))
 
     return connect_joiner

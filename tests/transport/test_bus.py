@@ -364,7 +364,7 @@ async def test_a_join_request_is_answered(bus, broker, tmp_path):
 
     await bus.serve_join(grant)
     creds = tmp_path / "join.creds"
-    creds.write_text(broker.credentials.join_creds_text)
+    creds.write_text(broker.credentials.join_creds_text())
     joiner = await nats.connect(
         broker.url, user_credentials=str(creds), inbox_prefix="_INBOX_JOIN_run"
     )

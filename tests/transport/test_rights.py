@@ -187,10 +187,18 @@ def test_a_signing_key_gives_each_worker_its_own_name_and_incarnation_only(crede
 
 def test_a_signing_key_gives_each_person_their_own_name_only(credentials, keys):
     accounts = trusted(credentials, keys)
-    (scope,) = accounts["people"]["signing_keys"]
-    assert (scope["kind"], scope["key"], scope["role"]) == ("user_scope", "operators", "person")
-    assert scope["template"] == permitted(
-        ["tl.ctl.run.{{name()}}.>", *READ_BY_PEOPLE, "tl.bucket.run"],
+    scopes = {scope["role"]: scope for scope in accounts["people"]["signing_keys"]}
+    assert {role: scope["key"] for role, scope in scopes.items()} == {
+        "viewer": "viewers",
+        "operator": "operators",
+        "admin": "admins",
+    }
+    assert scopes["viewer"]["template"] == permitted(
+        [
+            *("tl.ctl.run.{{name()}}.knobs", "tl.ctl.run.{{name()}}.status"),
+            *READ_BY_PEOPLE,
+            "tl.bucket.run",
+        ],
         [
             *("tl.cmd.run.*.*", "tl.roll.run", "tl.pause.run", "tl.steer.run", "tl.out.run.>"),
             *("tl.telemetry.run.*.*", "tl.lighthouse.run"),

@@ -29,7 +29,7 @@ async def test_the_name_of_a_worker_that_an_earlier_weaver_enrolled_is_refused_t
     person = await nats.connect(url, user_credentials=str(credentials.operator_creds))
     joiner = await nats.connect(
         url,
-        user_credentials=RawCredentials(credentials.join_creds_text),
+        user_credentials=RawCredentials(credentials.join_creds_text()),
         inbox_prefix=subjects.join_inbox("run"),
     )
     noticed = await person.subscribe(subjects.out("run", "notice"))

@@ -129,7 +129,7 @@ async def scene(start_weaver, tmp_path):
     url = await start_weaver(f"tick_s = 0.1\nstale_after_s = {STALE_S}\n")
     credentials = Credentials.find(tmp_path, "run")
     person = await nats.connect(url, user_credentials=str(credentials.operator_creds))
-    creds, inbox = credentials.join_creds_text, subjects.join_inbox("run")
+    creds, inbox = credentials.join_creds_text(), subjects.join_inbox("run")
     joiner = await nats.connect(url, user_credentials=RawCredentials(creds), inbox_prefix=inbox)
     yield url, Person(person), joiner
     for client in (person, joiner):

@@ -72,14 +72,11 @@ def dashboard(
     backtest = Backtest(report, folder, config.policies)
     log_on_stderr()
 
-    def ready(link: str) -> None:
-        announce(f"dashboard link, for one browser: {link}")
-
     if trajectory is not None:
-        asyncio.run(serve_recorded(config, trajectory, backtest, ready))
+        asyncio.run(serve_recorded(config, trajectory, backtest, announce))
         return
     address = find_weaver(connection)
-    asyncio.run(serve(config, address.url, address.creds, backtest, ready))
+    asyncio.run(serve(config, address.url, address.creds, backtest, announce))
 
 
 @contextmanager

@@ -7,6 +7,9 @@ import msgspec
 from torchloom_core.config.ranges import Host, HostAndPort, UpToADay
 from torchloom_core.wire.limits import Name
 
+HeaderName = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9-]{1,64}\Z")]
+"""Of an HTTP header."""
+
 
 class Broker(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``[broker]``: the URL of your own nats-server, or the address of the embedded one."""
@@ -37,6 +40,25 @@ class Rendezvous(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     address: HostAndPort = ""
 
 
+class SignOn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``[dashboard.sign_on]``: a reverse proxy in front signs people on.
+
+    ``viewers`` and ``operators`` are names, ``@group`` or ``*`` for all whom the proxy lets pass.
+    """
+
+    secret: str
+    secret_header: HeaderName = "X-Torchloom-Secret"
+    user_header: HeaderName = "X-Forwarded-User"
+    groups_header: HeaderName = "X-Forwarded-Groups"
+    viewers: tuple[str, ...] = ()
+    operators: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse a table by which nobody may see the page."""
+        if not (self.viewers or self.operators):
+            raise ValueError('need viewers or operators, such as viewers = ["*"]')
+
+
 class Dashboard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``[dashboard]``: the dashboard's page."""
 
@@ -45,6 +67,7 @@ class Dashboard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     names: tuple[Host, ...] = ()
     certificate: str = ""
     key: str = ""
+    sign_on: SignOn | None = None
 
     def __post_init__(self) -> None:
         """Refuse half of what TLS needs."""

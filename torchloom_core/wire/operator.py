@@ -49,9 +49,6 @@ from torchloom_core.wire.placement import TRAINER
 from torchloom_core.wire.programs import ProgramStatus
 from torchloom_core.wire.suspensions import SuspensionChanged
 
-READS = frozenset({"status", "knobs"})
-"""Verbs that only read."""
-
 RequestId = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_-]{1,64}\Z")]
 """The sender's id of a request, new for each, so that the request can be sent again."""
 

@@ -22,11 +22,13 @@ from starlette.websockets import WebSocket
 
 from torchloom_core.floor.errors import RequestError
 from torchloom_core.floor.web_server import PROMPT_S
-from torchloom_core.live.dashboard.auth import SESSION, Auth, SessionKeys
+from torchloom_core.live.dashboard.auth import PERSON, SESSION, Auth, SessionKeys
 from torchloom_core.live.dashboard.browser import Browser
+from torchloom_core.live.dashboard.proxy_sign_on import ProxySignOn, SignedOn
 from torchloom_core.live.dashboard.run_state import RunState
 from torchloom_core.live.transport.operator import ControlClient
 from torchloom_core.live.transport.quota import Quota
+from torchloom_core.wire.access import ACTS, VERBS_OF
 from torchloom_core.wire.codec import UNREADABLE
 from torchloom_core.wire.operator import Answer
 
@@ -36,22 +38,6 @@ MOST_BROWSERS = 200
 """Pages open at once; a further one is refused, and tries again."""
 
 _TRY_AGAIN = 1013
-
-VERBS = frozenset(
-    {
-        "knob.set",
-        "knob.unset",
-        "propose",
-        "approve",
-        "deny",
-        "actions.stop",
-        "actions.resume",
-        "annotate",
-        "control.take",
-        "control.release",
-    }
-)
-"""Verbs that a page may use; no other is forwarded."""
 
 MOST_BYTES = 65_536
 _ANSWER_S = 5.0
@@ -76,10 +62,18 @@ class PageRequests:
         self._client = client
         self._quota = Quota(per_s=_PER_S, rest_s=_REST_S)
 
-    async def forward(self, verb: str, data: bytes, session: str) -> Answer:
-        """Return the Weaver's answer, or a refusal; ``session`` is the browser's own."""
-        if verb not in VERBS:
+    async def forward(
+        self, verb: str, data: bytes, session: str, person: SignedOn | None = None
+    ) -> Answer:
+        """Return the Weaver's answer, or a refusal; ``session`` is the browser's own.
+
+        A ``person`` whom a proxy has signed on acts by that name, as their role allows.
+        """
+        if verb not in ACTS:
             return Answer(ok=False, text=f"need one of the page's verbs, was {verb[:64]!r}")
+        if person is not None and verb not in VERBS_OF[person.role]:
+            need = f"need the role operator, {person.name} is a {person.role}"
+            return Answer(ok=False, text=f"{verb}: {need}")
         # The kill switch has a quota of its own.
         if not self._quota.takes(f"{session} {verb == _STOP}", time.monotonic_ns()):
             return Answer(ok=False, text=f"{verb}: need at most {_PER_S:g} requests a second")
@@ -88,7 +82,7 @@ class PageRequests:
         except UNREADABLE as error:
             return Answer(ok=False, text=f"{verb}: {error}")
         body = {} if verb in _FROM_SESSION else dict(request.body)
-        body["session"] = f"{request.name}.{session}"
+        body["session"] = f"{person.name if person else request.name}.{session}"
         try:
             reply = await self._client.ask(verb, msgspec.json.encode(body), _ANSWER_S, _TRIES)
             return msgspec.json.decode(reply, type=Answer)
@@ -107,6 +101,7 @@ def application(
     *,
     secure: bool,
     on_entry: Callable[[], None],
+    sign_on: ProxySignOn | None = None,
 ) -> ASGIApp:
     """Return the application, read-only without ``requests``; parameters as of :class:`Auth`."""
     open_pages: dict[WebSocket, str] = {}
@@ -133,7 +128,10 @@ def application(
             return _answer(Answer(ok=False, text="need application/json"), 415)
         if requests is None:
             return _answer(Answer(ok=False, text=state.trouble), 200)
-        answer = await requests.forward(request.path_params["verb"], data, request.scope[SESSION])
+        scope = request.scope
+        answer = await requests.forward(
+            request.path_params["verb"], data, scope[SESSION], scope.get(PERSON)
+        )
         return _answer(answer, 200)  # a refusal is an answer
 
     async def live(socket: WebSocket) -> None:
@@ -161,7 +159,7 @@ def application(
         ]
     )
     compressed = GZipMiddleware(app, minimum_size=1000)
-    return Auth(compressed, keys, run, hosts, secure=secure, on_entry=on_entry)
+    return Auth(compressed, keys, run, hosts, secure=secure, on_entry=on_entry, sign_on=sign_on)
 
 
 def _answer(answer: Answer, status: int) -> Response:

@@ -24,10 +24,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from torchloom_core.floor.errors import StateError
 from torchloom_core.floor.files import private_folder, write_private
+from torchloom_core.live.dashboard.proxy_sign_on import ProxySignOn
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 SESSION = "torchloom.session"
 """Key of a scope under which the browser's session stands."""
+
+PERSON = "torchloom.person"
+"""Key of a scope under which the person stands whom a proxy has signed on."""
 
 _HOST = re.compile(r"(?P<name>\[[0-9a-f:.]{2,45}\]|[a-z0-9._-]{1,253})(:\d{1,5})?")
 _READS = frozenset({"GET", "HEAD"})
@@ -98,7 +102,8 @@ class Auth:
     """Middleware in front of everything that the dashboard serves, pages and sockets.
 
     ``hosts`` are the names by which browsers may reach it; ``on_entry`` is called after a link was
-    used. The run is in the cookie's name: a browser may have the cookies of several runs.
+    used. The run is in the cookie's name: a browser may have the cookies of several runs. With
+    ``sign_on`` a proxy says who sends a request, and there are no links and no cookies.
     """
 
     def __init__(
@@ -110,6 +115,7 @@ class Auth:
         *,
         secure: bool = False,
         on_entry: Callable[[], None] = lambda: None,
+        sign_on: ProxySignOn | None = None,
     ) -> None:
         self._app = app
         self._keys = keys
@@ -117,6 +123,7 @@ class Auth:
         self._hosts = frozenset(host.lower() for host in hosts)
         self._secure = secure
         self._on_entry = on_entry
+        self._sign_on = sign_on
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
@@ -155,6 +162,12 @@ class Auth:
         reads = scope["type"] == "http" and scope["method"] in _READS
         if (origins or not reads) and origins not in ([f"http://{host}"], [f"https://{host}"]):
             return PlainTextResponse("Origin has to be the dashboard's own page\n", 403)
+        if self._sign_on is not None:
+            person = self._sign_on.person(headers)
+            if isinstance(person, str):
+                return PlainTextResponse(f"{person}\n", 401)
+            scope[SESSION], scope[PERSON] = person.session, person
+            return None
         session = self._keys.session(_cookie_of(headers, self._cookie))
         if session:
             scope[SESSION] = session

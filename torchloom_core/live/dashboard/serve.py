@@ -19,6 +19,7 @@ from torchloom_core.live.dashboard.auth import LOOPBACK, SessionKeys
 from torchloom_core.live.dashboard.backtest import LOOK_EVERY_S, Backtest
 from torchloom_core.live.dashboard.browser import PATIENCE_S
 from torchloom_core.live.dashboard.live import Live
+from torchloom_core.live.dashboard.proxy_sign_on import ProxySignOn
 from torchloom_core.live.dashboard.run_state import RecordedRun
 from torchloom_core.live.dashboard.slow import RATIO
 from torchloom_core.live.trajectory.layout import run_folder
@@ -41,9 +42,9 @@ async def serve(
 ) -> None:
     """Serve a live run until SIGINT or SIGTERM.
 
-    ``creds`` decide what the pages may do. ``ready`` is called with the link that opens the page,
-    and with a new one whenever it was used. DashboardError if it cannot listen, or not by TLS with
-    the files of the config; BrokerError if the broker cannot be reached.
+    ``creds`` decide what the pages may do. ``ready`` is called with a line that has the link which
+    opens the page, and with a new one whenever it was used. DashboardError if it cannot listen, or
+    not by TLS with the files of the config; BrokerError if the broker cannot be reached.
     """
     with _listener(config.dashboard) as found:
         client = await ControlClient.connect(url, config.run.name, creds)
@@ -81,12 +82,18 @@ async def _serve(
     secure = bool(dashboard.certificate)
     where = url_of(found, secure=secure)
     keys = SessionKeys(Path(config.weaver.state_dir) / "dashboard")
+    sign_on = ProxySignOn(dashboard.sign_on) if dashboard.sign_on else None
 
     def print_link() -> None:
-        ready(f"{where}/?token={keys.token}")
+        if sign_on is None:
+            ready(f"dashboard link, for one browser: {where}/?token={keys.token}")
+        else:
+            ready(f"dashboard for the proxy that signs people on: {where}")
 
     hosts = hosts_of(dashboard.host, dashboard.names)
-    app = application(state, requests, keys, run, hosts, secure=secure, on_entry=print_link)
+    app = application(
+        state, requests, keys, run, hosts, secure=secure, on_entry=print_link, sign_on=sign_on
+    )
     tls = {"ssl_certfile": dashboard.certificate, "ssl_keyfile": dashboard.key} if secure else {}
     async with served(app, found, **_OPTIONS, **tls):
         print_link()

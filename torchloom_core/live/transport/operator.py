@@ -19,9 +19,10 @@ from torchloom_core.live.transport.connection import Admits, Connection
 from torchloom_core.live.transport.quota import Quota, Turns
 from torchloom_core.live.transport.security.nats_jwt import user_name
 from torchloom_core.wire import subjects
+from torchloom_core.wire.access import READS
 from torchloom_core.wire.codec import MAX_MESSAGE_BYTES, encode
 from torchloom_core.wire.messages import SCHEMA_VERSION
-from torchloom_core.wire.operator import READS, Answer
+from torchloom_core.wire.operator import Answer
 
 _log = logging.getLogger(__name__)
 

@@ -209,7 +209,7 @@ def write_join_file(
     creds = settings.worker_creds or settings.creds
     try:
         if broker is not None:
-            text = broker.credentials.join_creds_text
+            text = broker.credentials.join_creds_text()
             if settings.host in _ANY_ADDRESS:
                 url = nats_url(socket.gethostname(), broker.port)
         else:

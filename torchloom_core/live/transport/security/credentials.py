@@ -19,19 +19,28 @@ from torchloom_core.floor.errors import StateError
 from torchloom_core.floor.files import private_folder, write_private
 from torchloom_core.live.transport.security import nats_jwt, rights
 from torchloom_core.live.transport.security.nats_jwt import Claims
+from torchloom_core.live.transport.security.register import Register
 from torchloom_core.live.transport.security.rights import Rights
 from torchloom_core.wire import subjects
+from torchloom_core.wire.access import VERBS_OF, PersonRole
 from torchloom_core.wire.codec import UNREADABLE
 from torchloom_core.wire.limits import Count
 
 _KIND_OF: dict[str, nats_jwt.Kind] = {
     "operator": "operator",
     **dict.fromkeys(
-        ("system", "account", "workers", "threadlets", "people", "operators"), "account"
+        (
+            *("system", "account", "workers", "threadlets", "people"),
+            *("viewers", "operators", "admins"),
+        ),
+        "account",
     ),
     **dict.fromkeys(("weaver", "person", "joiner", "lighthouse"), "user"),
 }
-_LATER = ("people", "operators", "lighthouse")
+ROLE_TAG = "role"
+"""Tag of a person's JWT with the role; the rights are those of the key that signed it."""
+
+_LATER = ("people", "operators", "lighthouse", "viewers", "admins")
 """Keys that an older state folder lacks."""
 
 
@@ -50,12 +59,19 @@ class Keys(msgspec.Struct, frozen=True, kw_only=True):
     people: str = ""
     operators: str = ""
     lighthouse: str = ""
+    viewers: str = ""
+    admins: str = ""
+
+    def of_role(self, role: PersonRole) -> str:
+        """Return the key that signs the credentials of people with a role."""
+        return {"viewer": self.viewers, "operator": self.operators, "admin": self.admins}[role]
 
 
 class Credentials:
     """The keys of one run, and the credentials made from them; a worker's first are for joining."""
 
     def __init__(self, folder: Path, run: str, keys: Keys) -> None:
+        self._folder = folder
         self._run = run
         self._keys = keys
         self._account = nats_jwt.public_key(keys.account)
@@ -65,9 +81,7 @@ class Credentials:
         self.operator_creds = folder / "operator.creds"
         self.lighthouse_creds = folder / "lighthouse.creds"
         self.grants_path = folder / "granted.jsonl"
-        self.join_creds_text = self._creds(
-            "joiner", keys.joiner, keys.workers, rights.joiner_rights(run)
-        )
+        self.register = Register(folder)
 
     @classmethod
     def ensure(cls, state_dir: Path, run: str) -> "Credentials":
@@ -99,9 +113,16 @@ class Credentials:
     def server_config(self) -> str:
         """Return the lines of the server's config with the trusted operator and accounts."""
         run, keys = self._run, self._keys
-        system, operator, threadlets, operators = map(
-            nats_jwt.public_key, (keys.system, keys.operator, keys.threadlets, keys.operators)
+        system, operator, threadlets = map(
+            nats_jwt.public_key, (keys.system, keys.operator, keys.threadlets)
         )
+        revoked = self.register.revoked
+        people = [
+            nats_jwt.scope(
+                nats_jwt.public_key(keys.of_role(role)), role, *rights.person_rights(run, role)
+            )
+            for role in VERBS_OF
+        ]
         services = nats_jwt.export("service", rights.SERVICES, many_replies=True)
         to_weaver, to_workers = rights.streams_to_weaver(run), rights.streams_to_workers(run)
         by_weaver, by_workers = rights.streams_to_people(run)
@@ -121,10 +142,11 @@ class Credentials:
                     *_imports("stream", to_workers, self._account),
                     *_imports("stream", rights.streams_to_lighthouse(run), self._account),
                 ],
+                revoked=revoked.workers,
             ),
             self._people: nats_jwt.account_claims(
                 jetstream=False,
-                scopes=[nats_jwt.scope(operators, "person", *rights.person_rights(run))],
+                scopes=people,
                 imports=[
                     *_imports("service", rights.services_for_people(run), self._account),
                     *_imports("stream", by_weaver, self._account),
@@ -132,6 +154,7 @@ class Credentials:
                     nats_jwt.import_from(self._account, "service", bucket, called=bucket_asked),
                 ],
                 mapped={bucket: bucket_asked},
+                revoked=revoked.people,
             ),
             system: nats_jwt.account_claims(jetstream=False),
         }
@@ -151,27 +174,44 @@ class Credentials:
         claims = nats_jwt.scoped_user_claims(self._workers, [f"life:{incarnation}"])
         return nats_jwt.sign(self._keys.threadlets, public_key, worker, claims, self._keys.made_s)
 
-    def person_creds_text(self, name: str, seed: str) -> str:
-        """Return the credentials with which the owner of ``seed`` acts as the person ``name``."""
-        claims = nats_jwt.scoped_user_claims(self._people)
-        key = nats_jwt.public_key(seed)
-        jwt = nats_jwt.sign(self._keys.operators, key, name, claims, self._keys.made_s)
+    def person_creds_text(
+        self, name: str, seed: str, role: PersonRole = "operator", expires_s: int = 0
+    ) -> str:
+        """Return the credentials with which the owner of ``seed`` acts as the person ``name``.
+
+        ``expires_s``, in seconds of Unix time; 0: never.
+        """
+        claims = nats_jwt.scoped_user_claims(self._people, [f"{ROLE_TAG}:{role}"])
+        signer, key = self._keys.of_role(role), nats_jwt.public_key(seed)
+        jwt = nats_jwt.sign(signer, key, name, claims, self._keys.made_s, expires_s)
         return nats_jwt.creds_text(jwt, seed)
+
+    def join_creds_text(self, expires_s: int = 0) -> str:
+        """Return the credentials with which processes join; ``expires_s`` as for a person's."""
+        keys, allowed = self._keys, rights.joiner_rights(self._run)
+        return self._creds("joiner", keys.joiner, keys.workers, allowed, expires_s)
+
+    def renew_joiner(self) -> None:
+        """Revoke the credentials with which processes join, and make new ones."""
+        self.register.revoke_joiner(nats_jwt.public_key(self._keys.joiner))
+        self._keys = msgspec.structs.replace(self._keys, joiner=nats_jwt.new_seed("user"))
+        write_private(self._folder / "keys.json", msgspec.json.encode(self._keys).decode())
 
     def _write_files(self) -> None:
         keys, allowed = self._keys, rights.lighthouse_rights(self._run)
         lighthouse = self._creds("lighthouse", keys.lighthouse, keys.workers, allowed)
         weaver = self._creds("weaver", keys.weaver, keys.account, rights.WEAVER)
-        person = self.person_creds_text(subjects.DEFAULT_PERSON, keys.person)
+        person = self.person_creds_text(subjects.DEFAULT_PERSON, keys.person, "admin")
         _keep_private(self.weaver_creds, weaver)
         _keep_private(self.lighthouse_creds, lighthouse)
         _keep_private(self.operator_creds, person)
 
-    def _creds(self, name: str, seed: str, account: str, allowed: Rights) -> str:
+    def _creds(
+        self, name: str, seed: str, account: str, allowed: Rights, expires_s: int = 0
+    ) -> str:
         key, claims = nats_jwt.public_key(seed), nats_jwt.user_claims(*allowed)
-        return nats_jwt.creds_text(
-            nats_jwt.sign(account, key, name, claims, self._keys.made_s), seed
-        )
+        jwt = nats_jwt.sign(account, key, name, claims, self._keys.made_s, expires_s)
+        return nats_jwt.creds_text(jwt, seed)
 
     def _vouch(self, key: str, name: str, claims: Claims) -> str:
         return nats_jwt.sign(self._keys.operator, key, name, claims, self._keys.made_s)

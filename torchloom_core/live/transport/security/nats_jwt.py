@@ -9,6 +9,7 @@ import hashlib
 import os
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Literal
 
 import msgspec
@@ -30,11 +31,16 @@ _NO_LIMIT = -1
 _JWT_IN_CREDS = re.compile(r"NATS USER JWT-+\s+[\w-]+\.([\w-]+)\.[\w-]+")
 
 
+class _Tagged(msgspec.Struct):
+    tags: list[str] = []
+
+
 class _Named(msgspec.Struct):
-    """The part of a JWT with the owner's name, and the second at which it expires, 0: never."""
+    """The part of a JWT with the owner's name and tags, and the second at which it expires."""
 
     name: str = ""
     exp: int = 0
+    nats: _Tagged = msgspec.field(default_factory=_Tagged)
 
 
 def new_seed(kind: Kind) -> str:
@@ -58,8 +64,13 @@ def is_user_key(text: str) -> bool:
     return bool(nkeys.crc16(raw[:-_CRC_BYTES]) == int.from_bytes(raw[-_CRC_BYTES:], "little"))
 
 
-def sign(seed: str, subject: str, name: str, claims: Claims, issued_s: int) -> str:
-    """Return the JWT about ``subject``; the same arguments give the same text, to be compared."""
+def sign(
+    seed: str, subject: str, name: str, claims: Claims, issued_s: int, expires_s: int = 0
+) -> str:
+    """Return the JWT about ``subject``; the same arguments give the same text, to be compared.
+
+    ``expires_s``, in seconds of Unix time; 0: never.
+    """
     body: Claims = {
         "iat": issued_s,
         "iss": public_key(seed),
@@ -67,6 +78,8 @@ def sign(seed: str, subject: str, name: str, claims: Claims, issued_s: int) -> s
         "sub": subject,
         "nats": {"version": 2, **claims},
     }
+    if expires_s:
+        body["exp"] = expires_s
     digest = hashlib.new("sha512_256", msgspec.json.encode(body)).digest()
     body["jti"] = base64.b32encode(digest).decode().rstrip("=")
     signed = f"{_part({'typ': 'JWT', 'alg': 'ed25519-nkey'})}.{_part(body)}"
@@ -81,8 +94,13 @@ def account_claims(
     exports: Sequence[Claims] = (),
     imports: Sequence[Claims] = (),
     mapped: Mapping[str, str] = {},
+    revoked: Mapping[str, int] = {},
 ) -> Claims:
-    """Return the claims of an account; messages on a key of ``mapped`` go to its value."""
+    """Return the claims of an account; messages on a key of ``mapped`` go to its value.
+
+    ``revoked`` has users' public keys, and until when, in seconds of Unix time, JWTs of theirs had
+    to be issued to be void.
+    """
     storage = _NO_LIMIT if jetstream else 0
     limits = {
         **_user_limits(_NO_LIMIT),
@@ -103,6 +121,7 @@ def account_claims(
         "exports": exports,
         "imports": imports,
         "mappings": {here: [{"subject": there}] for here, there in mapped.items()},
+        **({"revocations": dict(revoked)} if revoked else {}),
     }
 
 
@@ -155,10 +174,17 @@ def creds_text(jwt: str, seed: str) -> str:
 
 def user_name(creds: str) -> str:
     """Return the name in the user JWT of a NATS credentials file, "" if it has none."""
-    try:
+    with suppress(ValueError):
         return _named(creds).name
-    except ValueError:
-        return ""
+    return ""
+
+
+def user_tag(creds: str, key: str) -> str:
+    """Return the value of the tag ``key:value`` in such a file, "" if it has none."""
+    with suppress(ValueError):
+        found = (tag.partition(":") for tag in _named(creds).nats.tags)
+        return next((value for name, _, value in found if name == key), "")
+    return ""
 
 
 def expires_s(creds: str) -> int:

@@ -10,8 +10,9 @@ pass, and an answer goes back to the account of the request.
 identity          may publish                            may subscribe
 ================  =====================================  =======================================
 Weaver            everything in the run's account        everything in the run's account
-person NAME       ``tl.ctl.<run>.NAME.>``, ``$SRV.*``,   all messages of the run, ``_INBOX.>``
-                  reads of the key-value bucket
+person NAME       ``tl.ctl.<run>.NAME.<verb>`` for the   all messages of the run, ``_INBOX.>``
+                  verbs of the role, ``$SRV.*``, reads
+                  of the key-value bucket
 worker NAME,      its own telemetry, events, acks;       ``tl.roll.<run>``, ``tl.pause.<run>``,
 one incarnation   pulls and acknowledges its own         its own inbox
                   commands
@@ -27,6 +28,7 @@ and inboxes of people. Subscribers there drop messages that they cannot decode.
 from typing import NamedTuple
 
 from torchloom_core.wire import subjects
+from torchloom_core.wire.access import VERBS_OF, PersonRole
 
 OWN_NAME = "{{name()}}"
 """Template in a signing key's permissions that nats-server replaces by the user's name."""
@@ -90,9 +92,10 @@ def lighthouse_rights(run: str) -> Rights:
     return Rights([subjects.lighthouse(run)], subscribe, _OF_JOINER)
 
 
-def person_rights(run: str, name: str = OWN_NAME) -> Rights:
+def person_rights(run: str, role: PersonRole, name: str = OWN_NAME) -> Rights:
     """Return a person's permissions: for ``torchloom`` and ``nats req``, ``sub``, ``kv get``."""
-    publish = [subjects.control(run, name, ">"), *_read_by_people(run)]
+    verbs = (subjects.control(run, name, verb) for verb in sorted(VERBS_OF[role]))
+    publish = [*verbs, *_read_by_people(run)]
     publish.append(bucket_info_alias(run))  # a server looks at what a subject is mapped to
     by_weaver, by_workers = streams_to_people(run)
     return Rights(publish, [*by_weaver, *by_workers, "_INBOX.>"], _OF_PERSON)

@@ -1,0 +1,114 @@
+"""Which people have credentials, and which credentials are revoked: files beside the keys.
+
+``people.jsonl`` has one line for each credentials file, written by the command that made it;
+``revoked.json`` what the server refuses, written by the Weaver.
+"""
+
+import os
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from torchloom_core.floor.errors import StateError
+from torchloom_core.floor.files import write_private
+from torchloom_core.wire.access import Issued
+from torchloom_core.wire.codec import UNREADABLE
+from torchloom_core.wire.limits import Count, Name
+
+_line = msgspec.json.Decoder(Issued)
+
+
+class Revoked(msgspec.Struct, kw_only=True):
+    """``revoked.json``: public keys and when they were revoked, and blocked names of workers.
+
+    Times in seconds of Unix time.
+    """
+
+    people: dict[str, Count] = {}
+    workers: dict[str, Count] = {}
+    blocked: list[Name] = []
+
+
+class Register:
+    """The two files in ``folder``; or StateError if one cannot be read or written."""
+
+    def __init__(self, folder: Path) -> None:
+        self._people = folder / "people.jsonl"
+        self._path = folder / "revoked.json"
+        self.revoked = self._read()
+
+    def note(self, issued: Issued) -> None:
+        """Append a person's new credentials."""
+        try:
+            with open(self._people, "ab", opener=_private) as file:
+                file.write(msgspec.json.encode(issued) + b"\n")
+        except OSError as error:
+            raise StateError(f"{self._people}: cannot be written: {error.strerror}") from None
+
+    def people(self) -> list[Issued]:
+        """Return all credentials of people, oldest first."""
+        try:
+            lines = self._people.read_bytes().splitlines()
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise StateError(f"{self._people}: cannot be read: {error.strerror}") from None
+        found = []
+        for line in lines:
+            try:
+                issued = _line.decode(line)
+            except UNREADABLE:  # cut short by a full disk
+                continue
+            revoked_s = self.revoked.people.get(issued.key, 0)
+            found.append(msgspec.structs.replace(issued, revoked_s=revoked_s))
+        return found
+
+    def revoke_person(self, name: str) -> int:
+        """Revoke all credentials of a person; return how many were valid."""
+        valid = [one.key for one in self.people() if one.name == name and not one.revoked_s]
+        now_s = int(time.time())
+        self.revoked.people |= dict.fromkeys(valid, now_s)
+        self._write()
+        return len(valid)
+
+    def revoke_worker(self, name: str, keys: Iterable[str]) -> None:
+        """Revoke the credentials of a worker's incarnations, and give its name no others."""
+        self.revoked.workers |= dict.fromkeys(keys, int(time.time()))
+        if name not in self.revoked.blocked:
+            self.revoked.blocked.append(name)
+        self._write()
+
+    def revoke_joiner(self, key: str) -> None:
+        """Revoke the key with which processes joined until now."""
+        self.revoked.workers[key] = int(time.time())
+        self._write()
+
+    def unblock(self, name: str) -> bool:
+        """Give credentials to a worker of this name again; return whether it was blocked."""
+        if name not in self.revoked.blocked:
+            return False
+        self.revoked.blocked.remove(name)
+        self._write()
+        return True
+
+    def _write(self) -> None:
+        write_private(self._path, msgspec.json.encode(self.revoked).decode())
+
+    def _read(self) -> Revoked:
+        try:
+            return msgspec.json.decode(self._path.read_bytes(), type=Revoked)
+        except FileNotFoundError:
+            return Revoked()
+        except OSError as error:
+            raise StateError(f"{self._path}: cannot be read: {error.strerror}") from None
+        except UNREADABLE as error:  # to go on would let the revoked in again
+            raise StateError(
+                f"{self._path}: the list of revoked credentials is damaged: {error}; restore it, "
+                "or delete it to revoke none"
+            ) from None
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
