@@ -235,14 +235,19 @@ class Trial:
         return int(str(page["flights_in_all"]))
 
     async def _ask_status(self) -> None:
-        command = [sys.executable, "-m", "torchloom_core.cli", "status"]
+        """Take the time of ``torchloom status``, less that of its start."""
+        start_s = await self._take_time("status", "--help")
+        self._note("torchloom status, s", await self._take_time("status") - start_s, 1.0)
+
+    async def _take_time(self, *arguments: str) -> float:
+        command = [sys.executable, "-m", "torchloom_core.cli", *arguments]
         began_s = time.monotonic()
         process = await asyncio.create_subprocess_exec(
             *command, cwd=self._folder, stdout=subprocess.DEVNULL
         )
         if await process.wait():
-            sys.exit("torchloom status failed")
-        self._note("torchloom status, s", time.monotonic() - began_s, 1.0)
+            sys.exit(f"torchloom {' '.join(arguments)} failed")
+        return time.monotonic() - began_s
 
     async def _kill_broker(self, herds: Herds) -> None:
         pid = int(str(self._weaver.broker["pid"]))
@@ -285,8 +290,15 @@ def _give_up(began_s: float) -> None:
         sys.exit(f"gave up after {PATIENCE_S:g} s")
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main() -> None:
     """Play one run; the exit status is 1 if a limit is exceeded."""
+    exceeded = [one for one in play(sys.argv[1:]) if not one.is_kept]
+    console.print(f"{len(exceeded)} limits exceeded; load {os.getloadavg()[0]:.1f}")
+    sys.exit(bool(exceeded))
+
+
+def play(arguments: Sequence[str]) -> list[Measured]:
+    """Play one run with the arguments of the command line, and return the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--workers", type=int, default=10_000, help="how many [10000]")
     parser.add_argument("--within", type=float, default=5.0, help="they come within so many s [5]")
@@ -313,9 +325,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for loop in loops:
             loop.kill()
             loop.wait()
-    exceeded = [one for one in trial.results if not one.is_kept]
-    console.print(f"{len(exceeded)} limits exceeded; load {os.getloadavg()[0]:.1f}")
-    sys.exit(bool(exceeded))
+    return trial.results
 
 
 if __name__ == "__main__":
