@@ -55,6 +55,20 @@ def test_an_unregistered_worker_is_reported_once_per_tick():
     assert run.tick() == []
 
 
+def test_a_herd_without_hellos_is_few_notices_a_tick_and_called_only_after_three_seconds():
+    run = Run(make_kernel())
+    called = []
+    for _ in range(6):
+        for number in range(1500):
+            run.feed(telemetry(f"g{number}-0"))
+        *_, last = outputs = run.tick()
+        assert len(outputs) == 21
+        assert last.text == "1480 more workers send telemetry but have not registered"
+        called.append(len(run.kernel.fleet.strangers.to_call(run.kernel.run.now_ns)))
+    assert called[0] == 0
+    assert called[-1] == 1000  # as many as a roll call names
+
+
 def test_telemetry_of_a_later_incarnation_is_unregistered_and_of_an_earlier_one_dropped():
     run = Run(make_kernel())
     run.feed(hello("a-0", incarnation=5))

@@ -14,12 +14,20 @@ from torchloom_core.wire.placement import TRAINER
 EFFECTOR = "effector"
 """The kind of notices about effectors."""
 
+_NAMED = 20
+"""How many workers have a notice each."""
 
-def of_unregistered(worker: str) -> Notice:
-    """Report telemetry of a worker that has not registered."""
-    return Notice(
-        kind="stranger", text=f"{worker} sends telemetry but has not registered", worker=worker
-    )
+
+def of_unregistered(workers: Sequence[str]) -> list[Notice]:
+    """Report telemetry of workers that have not registered: of each, and of many the number."""
+    found = [
+        Notice(kind="stranger", text=f"{w} sends telemetry but has not registered", worker=w)
+        for w in workers[:_NAMED]
+    ]
+    if more := len(workers) - len(found):
+        text = f"{more} more workers send telemetry but have not registered"
+        found.append(Notice(kind="stranger", text=text))
+    return found
 
 
 def of_hello(hello: Hello) -> Notice:

@@ -277,6 +277,7 @@ class Weaver:
             await asyncio.sleep(max(0.0, due - loop.time()))
             await self._reports.check()
             self.enter(Tick())
+            self._outbox.call(self._kernel.fleet.strangers.to_call(self._kernel.run.now_ns))
             self._trajectory.flush()
             self._check_recording()
             self._clocks.check_own(self._clock.wall_ahead_s())

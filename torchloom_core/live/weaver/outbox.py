@@ -22,8 +22,8 @@ from torchloom_core.floor.persistent_table import Changes
 from torchloom_core.live.transport import NatsBus
 from torchloom_core.wire import codec
 from torchloom_core.wire.commands import Command
-from torchloom_core.wire.decisions import Issue, Notice, Output, Withdrawal
-from torchloom_core.wire.messages import CALLED_AT_ONCE, Hello
+from torchloom_core.wire.decisions import Issue, Output, Withdrawal
+from torchloom_core.wire.messages import Hello
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ class Outbox:
         self._entries: dict[str, bytes | None] = {}
         self._waiting: deque[Issue | Withdrawal] = deque()
         self._new_workers: dict[str, int] = {}
-        self._without_hello: dict[str, None] = {}
+        self._without_hello: Sequence[str] = ()
         self._call_ns = 0
         self._posted_seq = self._stored_seq = 0
         self._stored_more = asyncio.Event()
@@ -99,8 +99,6 @@ class Outbox:
                 case Withdrawal(command=command_id):
                     self._waiting.append(output)
                     self._taken_back.add(command_id)
-                case Notice(kind="stranger", worker=worker):
-                    self._without_hello[worker] = None
         self._unpublished.extend(outputs)
         self._idle.clear()
         self._some.set()
@@ -110,6 +108,13 @@ class Outbox:
         self._new_workers[worker] = incarnation
         self._idle.clear()
         self._some.set()
+
+    def call(self, workers: Sequence[str]) -> None:
+        """Request a hello from these workers, a call every 5 s at most."""
+        if workers:
+            self._without_hello = workers
+            self._idle.clear()
+            self._some.set()
 
     async def run(self) -> None:
         """Send until cancelled, while the broker is reachable; or raise RefusedByBrokerError."""
@@ -165,16 +170,14 @@ class Outbox:
         await self._call_without_hello()
 
     async def _call_without_hello(self) -> None:
-        """Request a hello from workers that report without one; the kernel repeats them."""
-        without_hello, self._without_hello = list(self._without_hello), {}
+        """Request a hello from workers that report without one; each tick names them again."""
+        without_hello, self._without_hello = self._without_hello, ()
         now_ns = self._clock.now_ns()
         if not without_hello or now_ns < self._call_ns:
             return
         self._call_ns = now_ns + _CALL_EVERY_NS
         try:
-            await self._bus.roll_call(
-                self._epoch, without_hello if len(without_hello) <= CALLED_AT_ONCE else ()
-            )
+            await self._bus.roll_call(self._epoch, without_hello)
         except BrokerError as error:
             log.warning("%s", error)
 
