@@ -31,12 +31,12 @@ def hear(fleet: FleetState, worker: str, **changes: object) -> None:
 
 
 def test_a_group_is_in_a_state_when_all_its_present_workers_are(fleet):
-    assert fleet.groups("training") == {"a": [0, 1], "b": [2]}
+    assert fleet.standing.groups("training") == {"a": [0, 1], "b": [2]}
     hear(fleet, "a-1", state="paused")
-    assert fleet.groups("training") == {"b": [2]}
-    assert fleet.groups("training", "paused") == {"a": [0, 1], "b": [2]}
+    assert fleet.standing.groups("training") == {"b": [2]}
+    assert fleet.standing.groups("training", "paused") == {"a": [0, 1], "b": [2]}
     fleet.end(gone("a-1"), START_NS)
-    assert fleet.groups("training") == {"a": [0], "b": [2]}
+    assert fleet.standing.groups("training") == {"a": [0], "b": [2]}
 
 
 def test_what_has_ended_is_not_brought_back_by_late_telemetry(fleet):

@@ -43,7 +43,7 @@ def standby_for(group: str, run: Run) -> list[int]:
     racks = {hello[row].rack for row in members} - {""}
     fit = [
         (any(hello[row].rack in racks for row in rows), name, rows)
-        for name, rows in fleet.groups("standby").items()
+        for name, rows in fleet.standing.groups("standby").items()
         if len(rows) == len(members)
         and fleet.role_of(name) == fleet.role_of(group)
         and not any(hello[row].node in barred or hello[row].worker in taken for row in rows)
@@ -54,7 +54,7 @@ def standby_for(group: str, run: Run) -> list[int]:
 
 def _no_standby(action: Migrate, run: Run) -> str:
     hello = run.fleet.hello
-    if not run.fleet.groups("standby"):
+    if not run.fleet.standing.groups("standby"):
         frameworks = {hello[row].framework for row in run.members(action.group)}
         if "torchft" in frameworks or any(one.state == "standby" for one in hello):
             return "no standby is left"

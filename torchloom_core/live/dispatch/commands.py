@@ -7,6 +7,7 @@ from msgspec import UNSET
 
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.floor.persistent_table import PersistentTable
+from torchloom_core.live.dispatch.deadlines import Deadlines
 from torchloom_core.wire.commands import FINAL_STATUSES, Ack, AckStatus, Command
 from torchloom_core.wire.decisions import CommandStatus, Issue, Output, Withdrawal
 from torchloom_core.wire.events import Backlog
@@ -33,6 +34,8 @@ class Commands:
         self._issued = 0
         self._changes = 0
         self._of_worker: dict[str, dict[str, None]] = {}
+        self._with: dict[type[Operation], dict[str, int]] = {}
+        self._deadlines = Deadlines()
         self.epoch = 0
         self.report_time = ReportTime()
         self.flights: PersistentTable[Flight] = PersistentTable("flight")
@@ -126,6 +129,11 @@ class Commands:
     ) -> list[Output]:
         """Remove a command that has its final status."""
         command = self.flights.pop(command_id).command
+        self._deadlines.drop(command_id)
+        workers = self._with[type(command.do)]
+        workers[command.worker] -= 1
+        if not workers[command.worker]:
+            del workers[command.worker]
         of_worker = self._of_worker[command.worker]
         del of_worker[command_id]
         if not of_worker:
@@ -139,17 +147,16 @@ class Commands:
 
     def overdue(self, now_ns: int) -> list[str]:
         """Return the commands that are well past their deadline."""
-        is_past = self.report_time.is_past
+        is_past, flights = self.report_time.is_past, self.flights
         return [
             command_id
-            for command_id, flight in self.flights.items()
-            if is_past(flight.command.deadline_ns + _GRACE_NS, now_ns)
+            for command_id in self._deadlines.before(now_ns - _GRACE_NS)
+            if is_past(flights[command_id].command.deadline_ns + _GRACE_NS, now_ns)
         ]
 
     def is_due(self, now_ns: int) -> bool:
         """Return whether any command is well past its deadline, if all reports were read."""
-        flights = self.flights.values()
-        return any(now_ns > flight.command.deadline_ns + _GRACE_NS for flight in flights)
+        return bool(self._deadlines.before(now_ns - _GRACE_NS))
 
     def knobs_in_flight(self, worker: str) -> set[str]:
         """Return the knobs that commands in flight set on the worker."""
@@ -173,8 +180,8 @@ class Commands:
 
     def workers_with(self, *operations: type[Operation]) -> set[str]:
         """Return the workers with one of the operations in flight, even if it was withdrawn."""
-        commands = (flight.command for flight in self.flights.values())
-        return {command.worker for command in commands if isinstance(command.do, operations)}
+        found = (own for do, own in self._with.items() if issubclass(do, operations))
+        return {worker for own in found for worker in own}
 
     def of_other_incarnations(self, worker: str, incarnation: int | None) -> list[str]:
         """Return the worker's commands for any other incarnation than this one."""
@@ -191,6 +198,9 @@ class Commands:
         command = flight.command
         self.flights[command.id] = flight
         self._of_worker.setdefault(command.worker, {})[command.id] = None
+        self._deadlines.add(command.id, command.deadline_ns)
+        workers = self._with.setdefault(type(command.do), {})
+        workers[command.worker] = workers.get(command.worker, 0) + 1
 
 
 def _status_of(command: Command, status: str, detail: str = "", step: int = -1) -> CommandStatus:

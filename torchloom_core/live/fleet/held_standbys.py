@@ -56,7 +56,7 @@ class HeldStandbys:
 
     def _waiting(self, busy: Set[str]) -> Iterator[tuple[str, list[int]]]:
         hello = self._fleet.hello
-        for group, rows in self._fleet.groups("standby").items():
+        for group, rows in self._fleet.standing.groups("standby").items():
             if all(
                 hello[row].worker not in busy and _CAN_BE_HELD.intersection(hello[row].actuators)
                 for row in rows

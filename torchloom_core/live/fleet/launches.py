@@ -119,9 +119,9 @@ class Launches:
 
     def _at_work(self, now_ns: int) -> Iterator[Hello]:
         fleet, since_ns = self._fleet, now_ns - self._stale_ns
-        for row, hello in enumerate(fleet.hello):
-            if fleet.state[row] in AT_WORK and fleet.last_seen_ns(row) >= since_ns:
-                yield hello
+        for row in fleet.standing.each_in(AT_WORK):
+            if fleet.last_seen_ns(row) >= since_ns:
+                yield fleet.hello[row]
 
     def _is_decided(self, hello: Hello, now_ns: int) -> bool:
         """Return whether it is decided if this worker begins a job, as no other is at work."""

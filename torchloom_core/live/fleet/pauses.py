@@ -63,9 +63,9 @@ class Pauses:
         for one in self.of.values():
             one.applied(ack, verdict, now_ns)
 
-    def check(self, now_ns: int) -> list[Output]:
-        """End the pauses of which a worker no longer pauses, or is unreachable."""
-        return [output for one in self.of.values() for output in one.check(now_ns)]
+    def check(self, now_ns: int, worker: str = "") -> list[Output]:
+        """End the pauses of which a worker, or any for "", no longer pauses or is unreachable."""
+        return [output for one in self.of.values() for output in one.check(now_ns, worker)]
 
     def end(self, why: str) -> list[Output]:
         """End all pauses in force, with a notice if there is a reason ``why``."""

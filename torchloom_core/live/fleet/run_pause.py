@@ -128,9 +128,12 @@ class RunPause:
         whom = f"the pause of role {self.role}" if self.role else "the pause"
         return [ended, Notice(kind=PAUSE_OVER, text=f"{whom} has ended for all: {why}")]
 
-    def check(self, now_ns: int) -> list[Output]:
-        """End the pause in force if one of its workers no longer pauses, or is unreachable."""
-        for worker in list(self._paused) if self.verdict else ():
+    def check(self, now_ns: int, worker: str = "") -> list[Output]:
+        """End the pause in force if its worker, any for "", no longer pauses or is unreachable."""
+        if not self.verdict:
+            return []
+        paused = [one for one in (worker,) if one in self._paused] if worker else [*self._paused]
+        for worker in paused:
             why = self._left_it(worker, now_ns)
             if why:
                 return self.end(why)

@@ -21,6 +21,7 @@ from torchloom_core.live.fleet.links import MeasuredLinks
 from torchloom_core.live.fleet.programs import Programs
 from torchloom_core.live.fleet.rings import Rings
 from torchloom_core.live.fleet.samples import SampleStretch, SampleTable
+from torchloom_core.live.fleet.strangers import Strangers
 from torchloom_core.live.fleet.workers import Workers
 from torchloom_core.wire import notices
 from torchloom_core.wire.decisions import Notice
@@ -51,6 +52,8 @@ class FleetState(Workers):
         Ranks that the launcher restarts and that end before they attach.
     programs : Programs
         Programs that are split over workers.
+    strangers : Strangers
+        Workers that send telemetry and have not registered.
     """
 
     def __init__(
@@ -74,6 +77,7 @@ class FleetState(Workers):
         self.links = MeasuredLinks()
         self.crash_loops = CrashLoops()
         self.programs = Programs()
+        self.strangers = Strangers()
 
     def register(self, hello: Hello, ts_ns: int) -> bool:
         """Register a hello; return whether it begins an incarnation."""
@@ -215,14 +219,16 @@ class FleetState(Workers):
         return self._table_rows[1]
 
     def close_tick(self, now_ns: int) -> list[str]:
-        """Write the tick's telemetry into the columns; return workers that have to send a hello."""
+        """Write the tick's telemetry into the columns; return the workers that lack a hello."""
         newest, strangers = self._intake.close_column(
             self.row_of, self.hello, lambda row, one: self._may_begin(row, one, now_ns)
         )
         self._apply(newest)
         self.fault_log.forget_old(now_ns)
-        # New workers of a full run are not asked for a hello.
-        return [w for w in strangers if w in self.row_of] if self.is_full else strangers
+        if self.is_full:  # its new workers are not asked for a hello
+            strangers = [worker for worker in strangers if worker in self.row_of]
+        self.strangers.note(strangers, now_ns)
+        return strangers
 
     def _apply(self, newest: NewestBatches) -> None:
         for row, (batch, ts_ns) in newest.items():

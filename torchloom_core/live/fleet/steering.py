@@ -4,7 +4,7 @@ Nothing is sent before a view arrives, so torchft's own lighthouse is not steere
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.wire.decisions import Notice, Output
@@ -48,6 +48,7 @@ class Steering:
         self._incarnation: int | None = None
         self._sent_ns: deque[int] = deque(maxlen=_TIMES)
         self.view: LighthouseView | None = None
+        self._counted: frozenset[str] | None = None
 
     def begin(self, epoch: int) -> None:
         """Use this epoch from now on."""
@@ -70,12 +71,13 @@ class Steering:
         """Report that these groups have left, if the lighthouse counts them as members."""
         if self.view is None:
             return []
-        counted = set(self.view.members) - set(self.view.lost)
-        for steer in self._unconfirmed.values():
+        if self._counted is None:
+            self._counted = frozenset(self.view.members).difference(self.view.lost)
+        leaving = set(self._counted.intersection(replicas))
+        for steer in self._unconfirmed.values() if leaving else ():
             if isinstance(steer.do, Leave):
-                counted.difference_update(steer.do.replicas)
-        leaving = tuple(sorted(counted.intersection(replicas)))
-        return self.send(Leave(replicas=leaving), reason) if leaving else []
+                leaving.difference_update(steer.do.replicas)
+        return self.send(Leave(replicas=tuple(sorted(leaving))), reason) if leaving else []
 
     def hold_back(self, names: Iterable[str]) -> list[Output]:
         """Set the groups to hold back from now on, if they changed.
@@ -103,13 +105,15 @@ class Steering:
             return frozenset()
         return frozenset(self._held or ()) if view.number >= self._held_number else frozenset()
 
-    def receive(self, view: LighthouseView, training: Iterable[str], now_ns: int) -> list[Output]:
+    def receive(
+        self, view: LighthouseView, training: Callable[[], Iterable[str]], now_ns: int
+    ) -> list[Output]:
         """Take a view of the lighthouse; return the instructions that it still needs.
 
-        ``training`` are the lighthouse's names of the training groups. The rate of repetitions is
-        limited, whatever the rate of views.
+        ``training`` returns the lighthouse's names of the training groups. The rate of repetitions
+        is limited, whatever the rate of views.
         """
-        before, self.view = self.view, view
+        before, self.view, self._counted = self.view, view, None
         outputs: list[Output] = []
         if view.refused and (before is None or view.refused != before.refused):
             outputs.append(Notice(kind="steering", text=f"refused: {view.refused}"))
@@ -120,7 +124,7 @@ class Steering:
         may_send = len(self._sent_ns) < _TIMES or now_ns > self._sent_ns[0] + _WITHIN_NS
         if may_send and view.incarnation != self._incarnation:
             self._incarnation = view.incarnation
-            again = [_of_lighthouse(view), *self._introduce(view, training)]
+            again = [_of_lighthouse(view), *self._introduce(view, training())]
         elif may_send and view.epoch == self._epoch:
             missed_ns = self._missed_ns
             again = [

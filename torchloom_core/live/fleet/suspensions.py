@@ -34,6 +34,10 @@ class Suspensions:
     def __init__(self, fleet: FleetState) -> None:
         self._fleet = fleet
         self.table: PersistentTable[SuspensionChanged] = PersistentTable("suspension")
+        self._identities: tuple[SuspensionChanged | None, frozenset[tuple[str, int]]] = (
+            None,
+            frozenset(),
+        )
 
     def restore(self, suspensions: Iterable[SuspensionChanged]) -> None:
         """Restore the suspensions of an earlier Weaver."""
@@ -130,11 +134,18 @@ class Suspensions:
         identity = message.worker, message.incarnation
         found: list[Output] = []
         for one in list(self.table.values()):
-            if identity in one.workers and one.depth == "frozen" and one.state == "suspended":
+            if one.depth != "frozen" or one.state != "suspended":
+                continue
+            if identity in self._identities_of(one):
                 why = f"{message.worker} has ended"
                 found += self._put(msgspec.structs.replace(one, state="resuming", why=why))
                 found.append(_notice(one, f"is resumed: {why}"))
         return found
+
+    def _identities_of(self, one: SuspensionChanged) -> frozenset[tuple[str, int]]:
+        if self._identities[0] is not one:
+            self._identities = one, frozenset(one.workers)
+        return self._identities[1]
 
     def upkeep(
         self, busy: Set[str], on_the_way: Set[str], now_ns: int

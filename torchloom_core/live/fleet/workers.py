@@ -6,6 +6,7 @@ from torchloom_core.live.fleet.declared_knobs import DeclaredKnobs
 from torchloom_core.live.fleet.incarnations import Incarnations
 from torchloom_core.live.fleet.quorums import Quorums
 from torchloom_core.live.fleet.report_times import ReportTimes
+from torchloom_core.live.fleet.standing import OVER, Standing
 from torchloom_core.wire.endings import in_a_word
 from torchloom_core.wire.limits import MAX_WORKERS, KnobValue
 from torchloom_core.wire.messages import Exit, Hello, KnobSpec
@@ -21,8 +22,6 @@ from torchloom_core.wire.operations import (
     done_by,
 )
 
-_OVER = frozenset({"left", "gone"})
-"""Final states of an incarnation."""
 _STATE_AFTER: dict[type, str] = {
     Drain: "left",
     Join: "joining",
@@ -44,6 +43,8 @@ class Workers:
     ending : list of str
         How each row's incarnation ended: ``drained``, or the word of
         :func:`~torchloom_core.wire.endings.in_a_word`; "" before.
+    standing : Standing
+        The rows and groups by state.
     times : ReportTimes
         When each row last reported, its step and progress.
     quorums : Quorums
@@ -56,7 +57,8 @@ class Workers:
         self._declared_of: dict[str, DeclaredKnobs] = {}
         self.row_of: dict[str, int] = {}
         self.hello: list[Hello] = []
-        self.state: list[str] = []
+        self.standing = Standing()
+        self.state = self.standing.state
         self.ending: list[str] = []
         self.knobs: list[dict[str, KnobValue]] = []
         self.times = ReportTimes(stale_after_s)
@@ -84,11 +86,12 @@ class Workers:
         self.quorums.register(hello, self.hello[row])
         self._count_role(self.hello[row], -1)
         self._count_role(hello, 1)
+        self.standing.place(row, hello.group)
         self.hello[row] = hello
         self.knobs[row] = dict(hello.values)
         self.times.mark_seen(row, ts_ns)
         if begins:
-            self.state[row] = hello.state
+            self.standing.move(row, hello.state)
             self.ending[row] = ""
             self.times.begin(row, ts_ns)
         if self.state[row] != "gone":
@@ -109,7 +112,7 @@ class Workers:
         self.times.grow(row + 1)
         self.hello.append(hello)
         self._count_role(hello, 1)
-        self.state.append("gone")
+        self.standing.add(hello.group)
         self.ending.append("")
         self.knobs.append({})
         return row
@@ -137,7 +140,7 @@ class Workers:
         if self.state[row] == "gone":
             return False
         self._count_knobs(self.hello[row], -1)
-        self.state[row] = "gone"
+        self.standing.move(row, "gone")
         self.ending[row] = self.ending[row] or in_a_word(
             message.status, expected=message.expected, error=message.error
         )
@@ -155,7 +158,7 @@ class Workers:
         elif isinstance(done, SetKnobs):
             self.knobs[row].update(done.values)
         elif self.state[row] != "gone":
-            self.state[row] = _STATE_AFTER.get(type(done), self.state[row])
+            self.standing.move(row, _STATE_AFTER.get(type(done), self.state[row]))
 
     def group_of(self, worker: str) -> str:
         """Return the replica group of a worker, empty before its hello."""
@@ -174,7 +177,7 @@ class Workers:
 
     def is_over(self, row: int) -> bool:
         """Return whether the worker in ``row`` has left or its process has ended."""
-        return self.state[row] in _OVER
+        return self.state[row] in OVER
 
     def is_training(self, worker: str) -> bool:
         """Return whether the worker is known and training."""
@@ -197,8 +200,8 @@ class Workers:
     def see(self, row: int, state: str) -> None:
         """Set the state that a worker reports, unless the report is outdated."""
         present = self.state[row]
-        if present not in _OVER and (state != "standby" or present == "standby"):
-            self.state[row] = state
+        if present not in OVER and (state != "standby" or present == "standby"):
+            self.standing.move(row, state)
 
     @property
     def knob_specs(self) -> dict[str, KnobSpec]:
@@ -222,18 +225,6 @@ class Workers:
     def knob_specs_by_use(self) -> list[KnobSpec]:
         """Return the same, those declared by most workers first."""
         return self._declared.by_use()
-
-    def groups(self, *states: str) -> dict[str, list[int]]:
-        """Return the rows of every replica group whose workers are all in ``states``."""
-        rows: dict[str, list[int]] = {}
-        for row, hello in enumerate(self.hello):
-            if self.state[row] not in _OVER:
-                rows.setdefault(hello.group, []).append(row)
-        return {
-            group: members
-            for group, members in rows.items()
-            if all(self.state[row] in states for row in members)
-        }
 
     def alive(self, worker: str, now_ns: int) -> int | None:
         """Return the worker's incarnation if it is reachable and has not ended."""

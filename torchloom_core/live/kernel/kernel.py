@@ -134,7 +134,7 @@ class Kernel:
                 fault = self.fleet.note_fault(message)
                 return [notices.of_fault(fault)] if fault else ()
             case LighthouseView():
-                return self.run.steering.receive(message, self.training_replicas(), ts_ns)
+                return self.run.steering.receive(message, self.training_replicas, ts_ns)
             case Forecast() | PredictorFailed():
                 return self.forecasts.take(message)
             case Request():
@@ -159,9 +159,8 @@ class Kernel:
 
     def _tick(self) -> list[Output]:
         self.ticks += 1
-        outputs: list[Output] = [
-            notices.of_unregistered(worker) for worker in self.fleet.close_tick(self.run.now_ns)
-        ]
+        strangers = self.fleet.close_tick(self.run.now_ns)
+        outputs: list[Output] = [*notices.of_unregistered(strangers)]
         outputs += [CordonOver(node=node) for node in self.fleet.cordons.lift_over(self.run.now_ns)]
         for command_id in self.execution.overdue():
             outputs += self._decider.settle(command_id, "no ack before its deadline")
@@ -231,7 +230,8 @@ class Kernel:
             outputs += self._decider.settle(command_id, "the worker has restarted")
         outputs += self._inherit(*self.run.launches.register(hello, before, self.run.now_ns))
         outputs += self._upkeep.reconcile([hello])
-        outputs += self.run.pauses.check(self.run.now_ns) + self.run.pauses.stray(hello)
+        outputs += self.run.pauses.check(self.run.now_ns, hello.worker)
+        outputs += self.run.pauses.stray(hello)
         return outputs + self._decider.advance("")
 
     def _report_full(self, hello: Hello) -> list[Output]:

@@ -27,7 +27,7 @@ class Situation:
         plan = self._run.plans.table.get(self._run.plans.on(target))
         return plan.verdict if plan and not plan.called_off else ""
 
-    def training_groups(self) -> set[str]:
+    def training_groups(self) -> Set[str]:
         """Return the replica groups that train."""
         return self._run.training_groups()
 

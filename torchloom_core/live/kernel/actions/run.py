@@ -86,7 +86,7 @@ class Run:
 
     def rows_in(self, *states: str) -> list[int]:
         """Return the rows of the workers in one of the states."""
-        return [row for row, state in enumerate(self.fleet.state) if state in states]
+        return self.fleet.standing.rows_in(*states)
 
     def able(self, rows: Iterable[int], verb: str) -> list[int]:
         """Return those of the rows whose Threadlet supports the verb."""
@@ -119,24 +119,26 @@ class Run:
     def roles_of(self, groups: Collection[str]) -> set[str]:
         """Return the roles of the present workers of these groups."""
         fleet = self.fleet
-        rows = (row for row, one in enumerate(fleet.hello) if one.group in groups)
+        rows = (row for group in groups for row in fleet.standing.rows_of(group))
         return {fleet.hello[row].role for row in rows if not fleet.is_over(row)}
 
     def members(self, group: str) -> list[int]:
         """Return the rows of a group that trains."""
-        return self.fleet.groups("training", "paused").get(group, [])
+        fleet = self.fleet
+        rows = fleet.standing.rows_of(group) if group in self.training_groups() else []
+        return [row for row in rows if not fleet.is_over(row)]
 
     def standby_members(self, group: str) -> list[int]:
         """Return the rows of a standby group."""
-        return self.fleet.groups("standby").get(group, [])
+        return self.fleet.standing.groups("standby").get(group, [])
 
     def stays(self, row: int) -> bool:
         """Return whether the worker is neither gone nor leaving."""
         return self.fleet.state[row] not in _LEAVING
 
-    def training_groups(self) -> set[str]:
+    def training_groups(self) -> Set[str]:
         """Return the replica groups that train."""
-        return set(self.fleet.groups("training", "paused"))
+        return self.fleet.standing.training
 
     def role_of_knobs(self, knobs: Collection[str]) -> str:
         """Return the role whose workers have the knobs: that of the trainers if several do."""
@@ -211,7 +213,7 @@ class Run:
         """Return why the group is not a training group, or an empty string."""
         if group in self.training_groups():
             return ""
-        rows = [row for row, hello in enumerate(self.fleet.hello) if hello.group == group]
+        rows = self.fleet.standing.rows_of(group)
         if not rows:
             names = {hello.group for hello in self.fleet.hello}
             return f"no group is called {group!r}{nearest(group, names)}"
