@@ -4,6 +4,7 @@ import pytest
 
 from tests.small_disk import small_disk
 from torchloom_core.config.schema import Config
+from torchloom_core.config.trajectory import Trajectory
 from torchloom_core.floor.clock import SECOND_NS, ManualClock
 from torchloom_core.live.trajectory.reader import read_epochs
 from torchloom_core.live.trajectory.writer import TrajectoryWriter
@@ -34,14 +35,14 @@ def writer(disk, clock):
     writer.close()
 
 
-def test_a_disk_that_fills_within_hours_is_warned_of_once_an_hour(writer, disk, clock, caplog):
-    recording = Recording(writer, clock)
+def test_a_disk_that_fills_within_hours_is_warned_of_once_an_hour(writer, disk, clock):
+    recording, texts = Recording(writer, clock), []
     for minute in range(70):
         with (disk / "fill").open("ab") as file:
             file.write(bytes(MIB // 2 if minute < 50 else 0))
-        assert recording.check() is None
+        texts += [news.text for news in (recording.check(),) if news]
         clock.advance_s(60)
-    first, second = [record.getMessage() for record in caplog.records]
+    first, second = texts
     assert first == (
         f"the disk of {writer.folder} fills in about 3 h: 97.0 MiB free, 0.5 MiB per minute; "
         "recording pauses at 2.0 MiB"
@@ -49,15 +50,30 @@ def test_a_disk_that_fills_within_hours_is_warned_of_once_an_hour(writer, disk, 
     assert " fills in about " in second
 
 
-def test_a_disk_with_free_space_is_not_warned_of(tmp_path, clock, caplog):
+def test_a_disk_with_free_space_is_not_warned_of(tmp_path, clock):
     writer = TrajectoryWriter(tmp_path / "run", "run", 1, Config(), {}, clock.now_ns())
     recording = Recording(writer, clock)
     for _ in range(10):
         assert recording.check() is None
         clock.advance_s(600)
     writer.close()
-    assert not caplog.records
     assert not recording.trouble
+
+
+def test_a_nearly_full_disk_is_thinned_at_once_and_again_each_minute(writer, disk, clock):
+    hurried = []
+    rules = Trajectory(low_gib=1)
+    recording = Recording(writer, clock, rules, on_low=lambda: hurried.append(clock.now_ns()))
+    assert recording.check() is None
+    assert not hurried
+    (disk / "fill").write_bytes(bytes(96 * MIB))
+    news = [recording.check() for _ in range(3)]
+    assert " is nearly full: 4.0 MiB free; old telemetry is thinned now, and " in news[0].text
+    assert news[1:] == [None, None]
+    assert len(hurried) == 1
+    clock.advance_s(60)
+    assert recording.check() is None
+    assert len(hurried) == 2
 
 
 def test_the_last_free_bytes_are_left_to_the_broker(writer, disk, clock):

@@ -59,12 +59,14 @@ _trajectory = App(
     help="Inspect a recorded run: telemetry, decisions, commands.",
     group=_WATCHING,
 )
-for _name, _help in (
-    ("show", "Print a run's records, oldest first."),
-    ("replay", "Replay a run's inputs and compare the decisions."),
-    ("export", "Export a run's records and telemetry as two Parquet tables."),
+for _name, _module, _help in (
+    ("show", "trajectory_commands", "Print a run's records, oldest first."),
+    ("replay", "trajectory_commands", "Replay a run's inputs and compare the decisions."),
+    ("du", "trajectory_space_commands", "Show the bytes of a run's records by epoch and kind."),
+    ("prune", "trajectory_space_commands", "Thin old telemetry; decisions are kept."),
+    ("export", "trajectory_space_commands", "Export a run to Parquet, here or in a store."),
 ):
-    _trajectory.command(f"{_HERE}.trajectory_commands:{_name}", name=_name, help=_help)
+    _trajectory.command(f"{_HERE}.{_module}:{_name}", name=_name, help=_help)
 app.command(_trajectory)
 
 _trace = App(name="trace", help="Create, validate and inspect trace bundles.", group=_WATCHING)

@@ -5,9 +5,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeVar
 
 import msgspec
+from cyclopts import Parameter
 
 from torchloom_core.config.loading import load
 from torchloom_core.floor.clock import SECOND_NS
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from torchloom_core.live.trajectory.layout import Line
 
 _POLL_S = 0.3
+
+Root = Annotated[Path | None, Parameter(help="Folder of a trajectory. Default: that of this run.")]
 
 T = TypeVar("T")
 

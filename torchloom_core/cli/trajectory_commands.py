@@ -1,6 +1,5 @@
-"""``torchloom trajectory show|replay|export``."""
+"""``torchloom trajectory show|replay``."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -9,7 +8,7 @@ from rich.markup import escape
 
 from torchloom_core.cli.options import AsJson, ConfigPath, Last, Several
 from torchloom_core.cli.output import console, print_json
-from torchloom_core.cli.recorded_lines import Place, local_time, selected, trajectory_root
+from torchloom_core.cli.recorded_lines import Place, Root, local_time, selected, trajectory_root
 from torchloom_core.floor.errors import ConfigError, StateError
 from torchloom_core.floor.suggest import nearest
 from torchloom_core.live.trajectory.summaries import RECORD_KINDS, summarise
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
     from torchloom_core.live.trajectory.reader import EpochRecord
 
 _HIDDEN = frozenset({"tick"})
-
-Root = Annotated[Path | None, Parameter(help="Folder of a trajectory. Default: that of this run.")]
 
 
 def show(
@@ -83,6 +80,8 @@ def replay(root: Root = None, /, *, json: AsJson = False, config: ConfigPath = N
             text += f"{report.outputs} outputs, all the same"
             if report.gap is not None:
                 text += f" up to a gap: inputs {report.gap.first} to {report.gap.last} are missing"
+            if report.missing:
+                text += f" up to input {report.inputs + 1}: {report.missing}"
             console().print(text, markup=False)
         else:
             other = report.difference
@@ -90,25 +89,6 @@ def replay(root: Root = None, /, *, json: AsJson = False, config: ConfigPath = N
             recorded, replayed = other.recorded or "nothing", other.replayed or "nothing"
             console().print(f"recorded {recorded}\nreplayed {replayed}", markup=False)
     return int(not same)
-
-
-def export(
-    out: Path, root: Root = None, /, *, json: AsJson = False, config: ConfigPath = None
-) -> None:
-    """Export the trajectory as events.parquet and telemetry.parquet.
-
-    Parameters
-    ----------
-    out
-        Folder for the two files.
-    """
-    from torchloom_core.live.trajectory.tables import to_tables
-
-    paths = [str(path) for path in to_tables(trajectory_root(root, config), out)]
-    if json:
-        print_json(paths)
-    else:
-        console().print("\n".join(f"wrote {path}" for path in paths), markup=False)
 
 
 def _make_kernel(record: "EpochRecord") -> Any:

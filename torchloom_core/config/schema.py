@@ -7,6 +7,7 @@ import msgspec
 from torchloom_core.config.evaluation import Evaluate
 from torchloom_core.config.ranges import HostAndPort, NotNegative, Positive, Share
 from torchloom_core.config.services import Broker, Dashboard, Lighthouse, Rendezvous
+from torchloom_core.config.trajectory import Trajectory
 from torchloom_core.wire.limits import Name
 from torchloom_core.wire.placement import TRAINER
 
@@ -161,6 +162,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     lighthouse: Lighthouse | None = None
     rendezvous: Rendezvous = Rendezvous()
     dashboard: Dashboard = Dashboard()
+    trajectory: Trajectory | None = None
     costs: Costs = Costs()
     arbiter: Arbiter = Arbiter()
     roles: dict[str, Role] = {}

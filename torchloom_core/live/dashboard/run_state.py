@@ -129,7 +129,8 @@ class RecordedRun(RunState):
             await self._read(epoch_record)
         self.programs.take(self._seen.status())
         end = moment_text(round(self._now_s) * SECOND_NS)
-        self.trouble = f"a recorded run, as it was at {end}: it takes no requests"
+        missing = "".join(f"; {one.missing}" for one in self._epochs if one.missing)
+        self.trouble = f"a recorded run, as it was at {end}: it takes no requests{missing}"
         await self.programs.follow()
 
     async def _read(self, epoch_record: EpochRecord) -> None:

@@ -4,6 +4,7 @@ import itertools
 import os
 import re
 import stat
+from collections import deque
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -33,10 +34,18 @@ from torchloom_core.live.trajectory.layout import (
 )
 from torchloom_core.live.trajectory.parts import whole_bytes
 from torchloom_core.live.trajectory.sealing import row_groups
+from torchloom_core.live.trajectory.thinned import (
+    About,
+    about,
+    merged_about,
+    raw_parts,
+    thinned_files,
+)
 from torchloom_core.wire.capabilities import json_decoder, record_decoder
 from torchloom_core.wire.codec import UNREADABLE
 from torchloom_core.wire.decisions import PolicyFailed
 from torchloom_core.wire.events import Input, RecordingGap
+from torchloom_core.wire.limits import MAX_COUNT
 from torchloom_core.wire.messages import Telemetry
 
 _line_decoder = msgspec.json.Decoder(Line)
@@ -91,10 +100,12 @@ class EpochRecord:
     def inputs(self) -> Iterator[Recorded]:
         """Yield every input in the order in which the kernel received it.
 
+        Telemetry that was thinned is skipped: see :attr:`thinned`.
         After an unfinished flush the inputs end before the first missing one, so the result is
         always a complete beginning. Inputs that were not recorded are skipped at the
         :class:`~torchloom_core.wire.events.RecordingGap` that names them.
         """
+        missing = deque((one.first_seq, one.last_seq) for one in self.thinned)
         # Telemetry is written after events: listed first, it is never ahead of them.
         rows = itertools.chain.from_iterable(map(decode, self.record_batches()))
         row = next(rows, None)
@@ -112,6 +123,11 @@ class EpochRecord:
                 seq += 1
             elif group and isinstance(gap := group.message, RecordingGap) and gap.first == seq:
                 seq = group.seq
+            elif missing and missing[0][1] < seq:
+                missing.popleft()
+            elif missing and missing[0][0] <= seq:
+                recorded = [one.seq for one in (row, group) if one is not None]
+                seq = min(missing[0][1] + 1, *recorded, MAX_COUNT)
             elif row is not None:
                 raise StateError(f"{self.folder}: input {seq} is missing before {row.seq}")
             else:
@@ -138,19 +154,30 @@ class EpochRecord:
             if recorded.seq > seq:
                 yield recorded
 
-    def record_batches(self) -> Iterator[Any]:
+    def record_batches(self, parts: Sequence[Path] | None = None) -> Iterator[Any]:
         """Return the telemetry so far in batches with the columns of ``TELEMETRY_SCHEMA``.
 
-        Rows are in the order of ``seq``, whether their part is sealed or not.
+        Rows are in the order of ``seq``, whether their part is sealed or not. ``parts``: of these
+        parts; by default of all that were not thinned.
         """
         while True:
-            paths = part_paths(self.folder, "telemetry")
+            paths = raw_parts(self.folder) if parts is None else parts
             try:
                 return _record_batches([_Snapshot(path, self.meta.v) for path in paths])
             except FileNotFoundError:
                 continue  # it has been sealed since it was listed
             except OSError as error:
                 raise state_error(self.folder, "cannot be read", error) from None
+
+    @property
+    def thinned(self) -> list[About]:
+        """What the thinned files stand for, oldest first: raw telemetry that is not there."""
+        return [about(file.path) for file in thinned_files(self.folder)]
+
+    @property
+    def missing(self) -> str:
+        """What raw telemetry is not there any more, in one line; empty if all of it is."""
+        return str(merged_about(found, found[-1].every_s)) if (found := self.thinned) else ""
 
     def _parts_after(self, seq: int) -> list[Path]:
         """Return the parts of the events file, from the one that contains ``seq``."""
@@ -246,7 +273,7 @@ def _record_batches(parts: list[_Snapshot]) -> Iterator[Any]:
             try:
                 batch = next(found)
                 batch.validate(full=True)
-            except StopIteration:
+            except (StopIteration, FileNotFoundError):  # it was thinned meanwhile
                 break
             except (OSError, ValueError, pa.ArrowException) as error:
                 raise StateError(f"{part.path}: row {rows}: {error}") from None

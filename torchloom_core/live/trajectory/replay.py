@@ -26,6 +26,8 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 class ReplayReport(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a replay, which ends at the end, the first difference or the first ``gap``.
 
+    It also ends before the first input that was thinned; then ``missing`` says what is not there.
+
     ``inputs`` include ``telemetry``. ``outputs`` counts those that were equal bit for bit,
     ``verdicts`` the verdicts among them. For a record of an older version only decisions are
     compared.
@@ -37,6 +39,7 @@ class ReplayReport(msgspec.Struct, frozen=True, kw_only=True):
     verdicts: int
     difference: Difference | None = None
     gap: RecordingGap | None = None
+    missing: str = ""
 
 
 def replay(record: EpochRecord, make_kernel: Callable[[EpochRecord], Kernel]) -> ReplayReport:
@@ -47,12 +50,15 @@ def replay(record: EpochRecord, make_kernel: Callable[[EpochRecord], Kernel]) ->
     """
     kernel = make_kernel(record)
     inputs = telemetry = outputs = verdicts = 0
-    difference = gap = None
+    difference, gap, missing = None, None, ""
     for seq, ts_recv_ns, message, recorded in record.inputs():
         if any(output.startswith(b'{"type":"input_failed"') for output in recorded):
             break  # the Weaver's own code failed at this input, which ended it
         if isinstance(message, RecordingGap):
             gap = message
+            break
+        if seq != inputs + 1:
+            missing = record.missing
             break
         replayed = kernel.step(message, ts_recv_ns)
         inputs += 1
@@ -75,4 +81,5 @@ def replay(record: EpochRecord, make_kernel: Callable[[EpochRecord], Kernel]) ->
         verdicts=verdicts,
         difference=difference,
         gap=gap,
+        missing=missing,
     )

@@ -1,6 +1,7 @@
 """A trajectory as data frames, and compacted to Parquet."""
 
 import itertools
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,10 +14,19 @@ import pyarrow.parquet as pq
 
 from torchloom_core.live.trajectory.layout import NAME, Line, state_error
 from torchloom_core.live.trajectory.reader import read_epochs
+from torchloom_core.live.trajectory.thinned import (
+    THINNED_SCHEMA,
+    Thinner,
+    about,
+    tables,
+    thinned_files,
+)
 
 # Only needed for data frames; to_tables does without.
 if TYPE_CHECKING:
     import pandas as pd
+
+log = logging.getLogger(__name__)
 
 _TIME = pa.timestamp("ns", tz="UTC")
 
@@ -65,11 +75,34 @@ def telemetry(
     """Return the samples of all epochs: a row per value, columns ts, worker, metric, value.
 
     ``ts`` is the time by the worker's clock. Missing values have no row. Rows are in the order in
-    which the Weaver received them. StateError as of :func:`events`.
+    which the Weaver received them. Telemetry that was thinned is not in it, which is logged; see
+    :func:`thinned_telemetry`. StateError as of :func:`events`.
     """
-    tables = [_SAMPLES_SCHEMA.empty_table(), *_samples(root, worker, metric)]
-    frame: pd.DataFrame = pa.concat_tables(tables).unify_dictionaries().to_pandas()
+    for missing in filter(None, (record.missing for record in read_epochs(root))):
+        log.warning("%s", missing)
+    found = [_SAMPLES_SCHEMA.empty_table(), *_samples(root, worker, metric)]
+    frame: pd.DataFrame = pa.concat_tables(found).unify_dictionaries().to_pandas()
     return frame
+
+
+def thinned_telemetry(root: Path) -> "pd.DataFrame":
+    """Return the thinned telemetry of all epochs: a row per worker, metric and interval.
+
+    Columns: those of :data:`~torchloom_core.live.trajectory.thinned.THINNED_SCHEMA`, ``ts`` the
+    start of the interval by the worker's clock, and ``every_s`` its length. Two files that meet
+    within an interval are merged. StateError as of :func:`events`.
+    """
+    import pandas as pd
+
+    merged: dict[float, Thinner] = {}
+    for record in read_epochs(root):
+        for file in thinned_files(record.folder):
+            every_s = about(file.path).every_s
+            for rows in tables(file.path) if every_s else ():
+                merged.setdefault(every_s, Thinner(every_s)).add_aggregates(rows)
+    frames = [one.table().to_pandas().assign(every_s=every_s) for every_s, one in merged.items()]
+    empty: pd.DataFrame = THINNED_SCHEMA.empty_table().to_pandas().assign(every_s=0.0)
+    return pd.concat(frames) if frames else empty
 
 
 def to_tables(root: Path, out_dir: Path) -> tuple[Path, Path]:
@@ -126,10 +159,10 @@ def _samples(root: Path, worker: str | None = None, metric: str | None = None) -
         for rows in record.record_batches():
             chosen = rows if worker is None else rows.filter(pc.equal(rows["worker"], worker))
             if chosen.num_rows:
-                yield _long(chosen, metric)
+                yield long_samples(chosen, metric)
 
 
-def _long(rows: Any, metric: str | None) -> Any:
+def long_samples(rows: Any, metric: str | None = None) -> Any:
     """Turn rows of ``(samples, metrics)`` lists into a table with one value per row."""
     ts_ns, values = rows["ts_ns"].flatten().to_numpy(), rows["values"].flatten().to_numpy()
     workers, metrics = rows["worker"], rows["metrics"].flatten()

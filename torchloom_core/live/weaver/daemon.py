@@ -34,6 +34,7 @@ from torchloom_core.live.weaver.recording import Recording
 from torchloom_core.live.weaver.recovery import same_input
 from torchloom_core.live.weaver.rendezvous_links import RendezvousLinks
 from torchloom_core.live.weaver.report_watch import ReportWatch
+from torchloom_core.live.weaver.retention_runner import RetentionRunner
 from torchloom_core.live.weaver.status import describe, describe_knobs
 from torchloom_core.wire.decisions import (
     ForecastWanted,
@@ -81,7 +82,8 @@ class Weaver:
         self._clock = clock
         self._epoch = epoch
         self._trajectory = trajectory
-        self._recording = Recording(trajectory, clock)
+        self._retention = RetentionRunner(trajectory.folder.parent, config.trajectory)
+        self._recording = Recording(trajectory, clock, config.trajectory, self._retention.hurry)
         self._kernel = Kernel(config, plugins, DeadlineGuard(config.weaver.policy_budget_s))
         taken_until_ns = partial(bus.reports.taken_until_ns, clock.now_ns)
         self._reports = ReportWatch(self._kernel, clock, taken_until_ns, self.enter)
@@ -251,6 +253,7 @@ class Weaver:
         sending = asyncio.create_task(self._effectors.run())
         ticking = asyncio.create_task(self._tick_forever())
         repeating = asyncio.create_task(self._repeat_pause())
+        thinning = asyncio.create_task(self._retention.run())
         stopping = asyncio.create_task(stop.wait())
         try:
             ends: set[asyncio.Future[Any]] = {sending, ticking, repeating, stopping, self._over}
@@ -262,7 +265,7 @@ class Weaver:
                 await asyncio.wait_for(self._effectors.drained(), _GOODBYE_S)
         finally:
             self._forecasts.cancel()
-            tasks = {sending, ticking, repeating, stopping}
+            tasks = {sending, ticking, repeating, stopping, thinning}
             for pending in tasks:
                 pending.cancel()
             self._kernel.run.pauses.end("the Weaver ended")
@@ -287,9 +290,10 @@ class Weaver:
         news = self._recording.check()
         if isinstance(news, RecordingGap):
             self.enter(news)
-        elif news is not None:
-            log_output(news, self._limited_log)
-            self._bus.publish("notice", news)
+            news = None
+        for notice in (*filter(None, (news,)), *self._retention.take_news()):
+            log_output(notice, self._limited_log)
+            self._bus.publish("notice", notice)
 
     async def _repeat_pause(self) -> None:
         while True:

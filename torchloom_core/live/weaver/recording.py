@@ -4,10 +4,11 @@ When the disk is nearly full, recording pauses before the last bytes are used: t
 which stores commands and acks on the same disk, needs them. Control continues meanwhile.
 """
 
-import logging
 import os
 from collections import deque
+from collections.abc import Callable
 
+from torchloom_core.config.trajectory import LOW_SHARE, Trajectory
 from torchloom_core.floor.clock import SECOND_NS, Clock, moment_text
 from torchloom_core.floor.files import has_room
 from torchloom_core.live.trajectory.writer import TrajectoryWriter
@@ -15,16 +16,13 @@ from torchloom_core.wire import notices
 from torchloom_core.wire.decisions import Notice
 from torchloom_core.wire.events import RecordingGap
 
-log = logging.getLogger(__name__)
-
 _RESERVE_BYTES = 64 << 20
 _RESERVE_SHARE = 0.02
 """Reserved for the nats-server: this many bytes, or this share of the disk if it is less."""
 
-_LOW_BYTES = 1 << 30
-_LOW_SHARE = 0.05
 _LOW_S = 6 * 3600.0
-"""Warn of less free space than this, and of a disk that fills up within this time."""
+"""Warn of a disk that fills up within this time."""
+_UNKNOWN_BYTES = 1 << 40
 
 _SAMPLE_NS = 60 * SECOND_NS
 _SAMPLES = 30
@@ -37,9 +35,22 @@ _LONGEST_WAIT_NS = 60 * SECOND_NS
 
 
 class Recording:
-    """Pauses and resumes recording by the free disk space; checked at each tick."""
+    """Pauses and resumes recording by the free disk space; checked at each tick.
 
-    def __init__(self, writer: TrajectoryWriter, clock: Clock) -> None:
+    ``on_low`` is called when there is less free space than ``rules`` want, once a minute.
+    """
+
+    def __init__(
+        self,
+        writer: TrajectoryWriter,
+        clock: Clock,
+        rules: Trajectory | None = None,
+        on_low: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._thins = rules is not None
+        self._rules = rules or Trajectory()
+        self._on_low = on_low
+        self._hurry_ns = 0
         self._writer = writer
         self._clock = clock
         self._free: deque[tuple[int, int]] = deque(maxlen=_SAMPLES)
@@ -57,11 +68,14 @@ class Recording:
             writer.flush()
             if not writer.paused:
                 writer.pause(f"{writer.folder}: {_size(free_bytes)} free on the disk")
+        is_low = free_bytes < min(self._rules.low_gib * (1 << 30), LOW_SHARE * total_bytes)
+        if is_low and now_ns >= self._hurry_ns:
+            self._hurry_ns = now_ns + 60 * SECOND_NS
+            self._on_low()
         if not writer.paused:
-            self._warn(now_ns, free_bytes, total_bytes, reserve_bytes)
             if now_ns - self._resumed_ns > _LONGEST_WAIT_NS:
                 self._wait_ns = SECOND_NS
-            return None
+            return self._warning(now_ns, free_bytes, reserve_bytes, is_low=is_low)
         if not self._paused_ns:
             self._paused_ns, self._try_ns = now_ns, now_ns + self._wait_ns
             self._wait_ns = min(2 * self._wait_ns, _LONGEST_WAIT_NS)
@@ -84,29 +98,29 @@ class Recording:
         try:
             disk = os.statvfs(self._writer.folder)
         except OSError:  # the next write raises it
-            return _LOW_BYTES, _LOW_BYTES
+            return _UNKNOWN_BYTES, _UNKNOWN_BYTES
         return disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize
 
-    def _warn(self, now_ns: int, free_bytes: int, total_bytes: int, reserve_bytes: int) -> None:
+    def _warning(
+        self, now_ns: int, free_bytes: int, reserve_bytes: int, *, is_low: bool
+    ) -> Notice | None:
         if not self._free or now_ns - self._free[-1][0] >= _SAMPLE_NS:
             self._free.append((now_ns, free_bytes))
         (then_ns, then_bytes), rate, left_s = self._free[0], 0.0, float("inf")
         if now_ns - then_ns >= _RATE_NS and then_bytes > free_bytes:
             rate = (then_bytes - free_bytes) * SECOND_NS / (now_ns - then_ns)
             left_s = (free_bytes - reserve_bytes) / rate
-        low = free_bytes < min(_LOW_BYTES, _LOW_SHARE * total_bytes) or left_s < _LOW_S
-        if low and now_ns >= self._warn_ns:
-            self._warn_ns = now_ns + _AGAIN_NS
-            when = f"fills in about {_span(left_s)}" if rate else "is nearly full"
-            pace = f", {_size(60 * rate)} per minute" if rate else ""
-            log.warning(
-                "the disk of %s %s: %s free%s; recording pauses at %s",
-                self._writer.folder,
-                when,
-                _size(free_bytes),
-                pace,
-                _size(reserve_bytes),
-            )
+        if not (is_low or left_s < _LOW_S) or now_ns < self._warn_ns:
+            return None
+        self._warn_ns = now_ns + _AGAIN_NS
+        when = f"fills in about {_span(left_s)}" if rate else "is nearly full"
+        pace = f", {_size(60 * rate)} per minute" if rate else ""
+        thins = "old telemetry is thinned now, and " if is_low and self._thins else ""
+        return Notice(
+            kind="disk",
+            text=f"the disk of {self._writer.folder} {when}: {_size(free_bytes)} free{pace}; "
+            f"{thins}recording pauses at {_size(reserve_bytes)}",
+        )
 
 
 def _size(count: float) -> str:

@@ -127,11 +127,13 @@ def from_trajectory(
     """Write one incarnation of the trajectory at ``root`` as the bundle ``out``.
 
     ``epoch`` is the Weaver's epoch of that incarnation, by default the newest. StateError if there
-    is no trajectory, or it is damaged. TraceError if there is no such epoch, it has no input, or
-    ``out`` exists and ``force`` is not set.
+    is no trajectory, or it is damaged. TraceError if there is no such epoch, it has no input, some
+    of its telemetry was thinned, or ``out`` exists and ``force`` is not set.
     """
     refuse_to_replace(out, force=force)
     incarnation = _chosen(root, epoch)
+    if missing := incarnation.missing:
+        raise TraceError(f"{incarnation.folder}: need the raw telemetry of an epoch: {missing}")
     start_ns, end_ns = _span(incarnation)
     meta = incarnation.meta
     rows = RecordedRows(meta.run, start_ns, incarnation.config.costs)
