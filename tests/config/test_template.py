@@ -7,6 +7,7 @@ import pytest
 from torchloom_core.cli.init_command import init, template_text
 from torchloom_core.config.evaluation import Allreduce, AllreduceMode
 from torchloom_core.config.loading import parse
+from torchloom_core.config.monitoring import Metrics
 from torchloom_core.config.schema import ActionRule, Config, PolicySwitch
 from torchloom_core.config.services import Lighthouse
 from torchloom_core.floor.errors import ConfigError, StateError
@@ -40,10 +41,13 @@ def uncommented(table: str) -> str:
     return "\n".join([f"[{table}]", *(line.removeprefix("# ") for line in lines)])
 
 
-def test_the_lighthouse_is_shown_with_its_defaults_and_right_once_uncommented():
-    assert parse(uncommented("lighthouse")).lighthouse == Lighthouse()
-    shown = section("lighthouse").splitlines()
-    for field in msgspec.structs.fields(Lighthouse):
+@pytest.mark.parametrize(("name", "cls"), [("lighthouse", Lighthouse), ("metrics", Metrics)])
+def test_a_table_that_starts_a_server_is_shown_with_its_defaults_and_right_once_uncommented(
+    name, cls
+):
+    assert getattr(parse(uncommented(name)), name) == cls()
+    shown = section(name).splitlines()
+    for field in msgspec.structs.fields(cls):
         at = next(i for i, line in enumerate(shown) if line.startswith(f"# {field.name} = "))
         assert shown[at - 1].startswith("# # "), field.name
 

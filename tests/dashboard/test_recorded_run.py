@@ -12,7 +12,7 @@ from tests.waiting import eventually
 from torchloom_core.floor.errors import StateError
 from torchloom_core.live.dashboard.board import STATES
 from torchloom_core.live.dashboard.run_state import RecordedRun
-from torchloom_core.live.dashboard.time_accounting import KINDS
+from torchloom_core.live.fleet.time_accounting import KINDS
 
 
 async def read(root):

@@ -22,9 +22,10 @@ _INTERRUPTED = 130
 _TERMINATED = 143
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 _EXTRA_OF = {
-    **dict.fromkeys(("google", "grpc", "prometheus_client", "starlette", "uvicorn"), "lighthouse"),
+    **dict.fromkeys(("google", "grpc", "starlette", "uvicorn"), "lighthouse"),
     **dict.fromkeys(("jinja2", "joblib", "markupsafe", "matplotlib", "pandas"), "evaluate"),
     **dict.fromkeys(("safetensors", "scipy", "sklearn", "skops", "statsmodels"), "predictors"),
+    "prometheus_client": "metrics",
     "ray": "ray",
     "torch": "torch",
     "websockets": "dashboard",

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from torchloom_core.config.evaluation import Evaluate
+from torchloom_core.config.monitoring import FAILED_STEPS, Metrics
 from torchloom_core.config.ranges import HostAndPort, NotNegative, Positive, Share
 from torchloom_core.config.services import Broker, Dashboard, Lighthouse, Rendezvous
 from torchloom_core.config.trajectory import Trajectory
@@ -163,6 +164,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     rendezvous: Rendezvous = Rendezvous()
     dashboard: Dashboard = Dashboard()
     trajectory: Trajectory | None = None
+    metrics: Metrics | None = None
     costs: Costs = Costs()
     arbiter: Arbiter = Arbiter()
     roles: dict[str, Role] = {}
@@ -171,6 +173,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     policies: dict[str, dict[str, Any]] = {}
     predictors: dict[str, dict[str, Any]] = {}
     effectors: dict[str, dict[str, Any]] = {}
+
+    @property
+    def metrics_kept(self) -> tuple[str, ...]:
+        """The metrics that the Weaver itself reads, beside those of its plugins."""
+        own = (FAILED_STEPS,) if self.metrics else ()
+        return (*self.weaver.show, *self.guard.metrics, *own)
 
     def min_groups(self, role: str) -> int:
         """Return the least number of groups of a role that go on training."""

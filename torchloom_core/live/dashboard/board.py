@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from torchloom_core.interface.arrays import Floats, Ints
 from torchloom_core.live.dashboard.downsampling import Downsampled
 from torchloom_core.live.dashboard.slow import OWN_S, WHOLE_S, Slow
-from torchloom_core.live.dashboard.time_accounting import TimeAccount
 from torchloom_core.live.fleet.incarnations import Incarnations
+from torchloom_core.live.fleet.time_accounting import TimeAccount
 from torchloom_core.wire.endings import INTENDED
 from torchloom_core.wire.limits import MAX_WORKERS
 from torchloom_core.wire.messages import Exit, Hello, Telemetry

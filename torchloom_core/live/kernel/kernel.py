@@ -76,7 +76,7 @@ class Kernel:
         self.fleet = FleetState(
             [
                 *plugins.needs,
-                *(Need(metric) for metric in (*settings.show, *config.guard.metrics)),
+                *map(Need, config.metrics_kept),
             ],
             tick_s=settings.tick_s,
             stale_after_s=settings.stale_after_s,

@@ -21,6 +21,9 @@ from torchloom_core.live.lighthouse.quorum import Electorate
 _OVERDUE_S = 0.15
 """A Manager sends its next heartbeat 0.1 s after the answer to the last one."""
 
+_LATE_S = 1.0
+"""A heartbeat this long after the answer to the last one is counted as late."""
+
 _SILENT_S = 1.0
 _SILENT_TIMES = 5
 """A gap above this time, and above this multiple of the longest gap before, means that the group
@@ -194,6 +197,11 @@ class Heartbeats:
         speaks = replica_id in self._newest_calls or replica_id not in self._gaps
         if not speaks and self.connections.is_own(replica_id, peer):  # by now
             self._gaps[replica_id].begin()
+
+    def is_late(self, replica_id: str) -> bool:
+        """Return whether a heartbeat that arrives now comes `_LATE_S` after the last answer."""
+        gaps = self._gaps.get(replica_id)
+        return gaps is not None and gaps.is_due(self._now_s() - _LATE_S + _OVERDUE_S)
 
     def exclude(self, asleep_s: float, now_s: float) -> None:
         """Exclude a time in which the lighthouse did not run from all gaps."""

@@ -37,6 +37,8 @@ class Counters:
     heartbeats: int = 0
     requests: int = 0
     quorums: int = 0
+    joins: int = 0
+    late_heartbeats: int = 0
     lost: int = 0
     malformed: int = 0
     unsaved: int = 0
@@ -102,6 +104,7 @@ class Service:
             await self._refuse(context, error)
         await self._make_room(replica_id, context)
         self.counters.heartbeats += 1
+        self.counters.late_heartbeats += self._heartbeats.is_late(replica_id)
         await self._heartbeats.take(replica_id, self.caller(context.peer()))
         return b""
 
@@ -161,6 +164,8 @@ class Service:
         quorum = self.electorate.form(now_s)
         if quorum is None:
             return
+        before = self.last.ids if self.last else ()
+        self.counters.joins += len({*quorum.ids}.difference(before))
         self.last, self.formed_s = quorum, now_s
         self.counters.quorums += 1
         winners = {r: self._waiters.pop(r).answer for r in quorum.ids if r in self._waiters}

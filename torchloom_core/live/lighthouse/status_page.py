@@ -109,6 +109,8 @@ class _Metrics(Collector):
             ("heartbeats", "Heartbeats of replica groups"),
             ("requests", "Requests for a quorum"),
             ("quorums", "Quorums formed"),
+            ("joins", "Replica groups that came into a quorum and were not in the one before"),
+            ("late_heartbeats", "Heartbeats that came a second after the last, or later"),
             ("lost", "Calls cut off by the end of a replica group's process or Manager"),
             ("malformed", "Calls that could not be decoded"),
             ("unsaved", "Failed writes of the state"),

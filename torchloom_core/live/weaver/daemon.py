@@ -26,6 +26,7 @@ from torchloom_core.live.weaver.admission import admitted
 from torchloom_core.live.weaver.deadline_guard import DeadlineGuard
 from torchloom_core.live.weaver.effectors import Effectors
 from torchloom_core.live.weaver.epoch_rise import EpochWatch
+from torchloom_core.live.weaver.metrics.seen import Seen
 from torchloom_core.live.weaver.operator_service import OperatorService
 from torchloom_core.live.weaver.outbox import Outbox, WorkerClocks
 from torchloom_core.live.weaver.output_log import log_output
@@ -36,6 +37,7 @@ from torchloom_core.live.weaver.rendezvous_links import RendezvousLinks
 from torchloom_core.live.weaver.report_watch import ReportWatch
 from torchloom_core.live.weaver.retention_runner import RetentionRunner
 from torchloom_core.live.weaver.status import describe, describe_knobs
+from torchloom_core.live.weaver.watchers import Watchers
 from torchloom_core.wire.decisions import (
     ForecastWanted,
     InputFailed,
@@ -107,6 +109,7 @@ class Weaver:
             bus, self._outbox, links, plugins.effectors, config.run.name, epoch, self.enter
         )
         self._epochs = EpochWatch(epoch, believed, bus.state.newest_epoch, self._end, warn)
+        self.watchers = Watchers()
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.operator_service = OperatorService(
             epoch, self.enter, self.status, partial(describe_knobs, self._kernel)
@@ -136,6 +139,7 @@ class Weaver:
                 return True
             outputs = self._kernel.step(message, ts_ns)
             self._trajectory.event(message, ts_ns, outputs)
+            self.watchers.took(message, outputs, ts_ns)
             if isinstance(message, Request):
                 self._bus.publish("request", message)
             if isinstance(message, Hello):
@@ -278,10 +282,12 @@ class Weaver:
         due = loop.time() + tick_s
         while True:
             await asyncio.sleep(max(0.0, due - loop.time()))
+            begin = loop.time()
             await self._reports.check()
             self.enter(Tick())
             self._outbox.call(self._kernel.fleet.strangers.to_call(self._kernel.run.now_ns))
             self._trajectory.flush()
+            self.watchers.ticked(begin - due, loop.time() - begin)
             self._check_recording()
             self._clocks.check_own(self._clock.wall_ahead_s())
             due = max(due + tick_s, loop.time())
@@ -310,6 +316,19 @@ class Weaver:
         self._bus.shut()
         if not self._over.done():
             self._over.set_exception(error)
+
+    @property
+    def seen(self) -> Seen:
+        """What metrics read."""
+        return Seen(
+            self._config,
+            self._plugins,
+            self._kernel,
+            self._clock.now_ns,
+            lambda: self._bus.malformed,
+            lambda: self._recording.trouble,
+            self._effectors.waiting,
+        )
 
     def status(self, page: Page) -> Status:
         """Return a page of the run's status."""

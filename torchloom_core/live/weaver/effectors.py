@@ -67,6 +67,10 @@ class Effectors:
             for plugin in self._plugins:
                 plugin.take(output, seq, number, ts_ns)
 
+    def waiting(self) -> dict[str, int]:
+        """Return how many entries wait, by queue."""
+        return self._workers.waiting() | {p.name: p.waiting for p in self._plugins}
+
     async def run(self) -> None:
         """Send until cancelled; raises as :meth:`Outbox.run` does."""
         delivering = [asyncio.create_task(plugin.run()) for plugin in self._plugins]
@@ -101,7 +105,7 @@ class EffectorOutbox:
         stored: Callable[[int], Awaitable[None]],
         report: Callable[[DeliveryStatus], None],
     ) -> None:
-        self._name, self._effector, self._mode = active
+        self.name, self._effector, self._mode = active
         self._subscriptions = tuple(self._effector.subscriptions)
         self._run = run
         self._epoch = epoch
@@ -139,6 +143,11 @@ class EffectorOutbox:
         finally:
             while not self._queue.empty():
                 self._drop("the Weaver ended")
+
+    @property
+    def waiting(self) -> int:
+        """How many events wait."""
+        return self._queue.qsize()
 
     async def drained(self) -> None:
         """Wait until each event taken so far has its result."""
@@ -182,7 +191,7 @@ class EffectorOutbox:
 
         self._busy = True
         try:
-            done = await in_own_thread(f"effector-{self._name}", call, _ATTEMPT_S + _THREAD_GRACE_S)
+            done = await in_own_thread(f"effector-{self.name}", call, _ATTEMPT_S + _THREAD_GRACE_S)
         except TimeoutError as error:
             raise TimeoutError(str(error) or f"took more than {_ATTEMPT_S:g} s") from None
         return done if isinstance(done, str) else ""
@@ -194,6 +203,6 @@ class EffectorOutbox:
     def _report(self, delivery: Delivery, result: DeliveryResult, detail: str) -> None:
         text = plain_line(detail)
         status = DeliveryStatus(
-            effector=self._name, delivery=delivery.id, result=result, detail=text
+            effector=self.name, delivery=delivery.id, result=result, detail=text
         )
         self._report_status(status)

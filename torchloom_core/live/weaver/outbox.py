@@ -83,6 +83,14 @@ class Outbox:
         self._idle = asyncio.Event()
         self._idle.set()
 
+    def waiting(self) -> dict[str, int]:
+        """Return how many entries wait, by queue."""
+        return {
+            "state": len(self._entries),
+            "commands": len(self._waiting),
+            "publications": len(self._unpublished),
+        }
+
     def post(self, outputs: Sequence[Output], changes: Changes, seq: int) -> None:
         """Take the outputs of input ``seq``, and the changes of the state."""
         if not outputs and not changes:

@@ -9,9 +9,10 @@ import math
 import signal
 import socket
 from collections.abc import Callable
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
 
+from torchloom_core.config.monitoring import Metrics
 from torchloom_core.config.schema import Config
 from torchloom_core.floor.clock import SystemClock
 from torchloom_core.floor.errors import (
@@ -167,6 +168,8 @@ class _Process:
             if broker is None:
                 raise
             raise type(error)(f"{error}; {broker.remedy}") from None
+        if self._config.metrics is not None:
+            await stack.enter_async_context(self._serve_metrics(self._config.metrics, weaver))
         where = ""
         if self._lighthouse is not None:
             await self._lighthouse.start(url, light_creds, weaver.training_replicas)
@@ -176,6 +179,15 @@ class _Process:
         if not self._is_serving:
             ready(url, where)
         return weaver
+
+    def _serve_metrics(
+        self, settings: Metrics, weaver: Weaver
+    ) -> AbstractAsyncContextManager[None]:
+        from torchloom_core.live.weaver.metrics.server import serving
+
+        broker = self._broker
+        monitor_url = (lambda: broker.monitor_url) if broker is not None else (lambda: "")
+        return serving(settings, weaver.seen, weaver.watchers, monitor_url)
 
     async def _take_state(
         self, plugins: ActivePlugins, bus: NatsBus, clock: SystemClock, stack: AsyncExitStack

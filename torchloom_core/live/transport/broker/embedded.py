@@ -94,6 +94,11 @@ class EmbeddedBroker:
         return self._running.url
 
     @property
+    def monitor_url(self) -> str:
+        """Where its monitoring port answers, on loopback."""
+        return self._running.monitor_url
+
+    @property
     def pid(self) -> int:
         """Process id of the server."""
         return self._running.pid

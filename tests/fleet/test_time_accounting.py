@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchloom_core.live.dashboard.board import STATES
-from torchloom_core.live.dashboard.time_accounting import KINDS, TimeAccount
+from torchloom_core.live.fleet.time_accounting import KINDS, TimeAccount
 
 NOW_S = 1e9
 

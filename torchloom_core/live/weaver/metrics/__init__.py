@@ -1,0 +1,1 @@
+"""The Weaver's metrics for Prometheus; needs the extra ``metrics``."""
