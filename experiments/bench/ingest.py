@@ -47,6 +47,7 @@ def _row(bare: dict[str, float], weaver: dict[str, float]) -> dict[str, float]:
         messages = took["messages"]
         row[f"{side}_messages_per_s"] = messages / took["wall_s"]
         row[f"{side}_samples_per_s"] = messages * SAMPLES / took["wall_s"]
+        row[f"{side}_loop_us_per_message"] = 1e6 * took["loop_s"] / messages
         row[f"{side}_cpu_us_per_message"] = 1e6 * took["cpu_s"] / messages
         row[f"{side}_cpu_share"] = took["cpu_s"] / took["wall_s"]
     return row

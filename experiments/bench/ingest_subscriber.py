@@ -51,13 +51,15 @@ class Stopwatch:
         """Count one message; return whether it was the last."""
         if not self.messages:
             self._wall_s, self._cpu_s = time.perf_counter(), time.process_time()
+            self._loop_s = time.thread_time()
         self.messages += 1
         return self.messages == self._expected
 
     def stop(self) -> None:
         """Take the time and print it."""
         wall_s, cpu_s = time.perf_counter() - self._wall_s, time.process_time() - self._cpu_s
-        report(messages=self.messages, wall_s=wall_s, cpu_s=cpu_s)
+        loop_s = time.thread_time() - self._loop_s
+        report(messages=self.messages, wall_s=wall_s, cpu_s=cpu_s, loop_s=loop_s)
         self.over.set()
 
 

@@ -533,7 +533,7 @@ def test_no_bytes_make_the_inlet_raise(data):
     inlet = Inlet(
         "run", ManualClock(), lambda m, _: got.append(m), lambda *pair: dropped.append(pair)
     )
-    inlet.take_telemetry(Incoming("tl.telemetry.run.g0-0.1", data))
+    inlet.take_telemetry("tl.telemetry.run.g0-0.1", data)
     for subject in ("tl.ack.run.g0-0.1", "tl.evt.run.g0-0.1"):
         inlet.take_report(Incoming(subject, data))
     assert len(got) + len(dropped) == 3

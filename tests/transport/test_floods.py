@@ -94,7 +94,7 @@ async def test_messages_of_a_worker_over_its_rate_limit_are_dropped_and_logged(m
         message = Incoming(subject, encode(body(worker=worker, **group)))
         for _ in range(count):
             if kind == "telemetry":
-                inlet.take_telemetry(message)
+                inlet.take_telemetry(message.subject, message.data)
             else:
                 assert inlet.take_report(message)  # or it would come again
     assert got[-1] == "g1-0"

@@ -10,7 +10,7 @@ import pytest
 from tests.deadlines import DEADLINE_S
 from tests.settled import settle
 from tests.waiting import eventually, soon
-from torchloom_core.floor.nats_client import GuardedClient, NatsClient
+from torchloom_core.floor.nats_client import BulkClient, GuardedClient, NatsClient
 from torchloom_core.wire import codec, subjects
 
 
@@ -128,6 +128,29 @@ async def test_messages_that_are_not_admitted_delay_no_others(broker):
     assert (received._received, received.pending_msgs) == (1, 0)
     assert checked == [(f"tl.ctl.run.{name}.status", 2) for name in ("mallory", "mallory", "bob")]
     await client.close()
+
+
+@pytest.mark.parametrize("at_once", [1, 7, 50, 1 << 20])
+async def test_bulk_messages_are_taken_whole_and_in_order_however_they_are_cut(at_once):
+    sizes = (0, 1, 5, (1 << 15) + 9, 3, 100)
+    sent = [(b"tl.m%d" % n, bytes([65 + n]) * size) for n, size in enumerate(sizes)]
+    wire = b"PING\r\n" + b"".join(
+        (b"HMSG %s 1 2 %d\r\n\r\n%s\r\n" % (subject, len(data) + 2, data))
+        if len(data) == 3
+        else (b"MSG %s 1 inbox %d\r\n%s\r\n" % (subject, len(data), data))
+        for subject, data in sent
+    )
+    taken, pings = [], []
+    client = BulkClient(lambda subject, data: taken.append((subject, data)))
+
+    async def ping():
+        pings.append(len(taken))
+
+    client._process_ping = ping
+    for start in range(0, 2 * len(wire), at_once):
+        await client._ps.parse((wire + wire)[start : start + at_once])
+    assert taken == sent + sent
+    assert pings == [0, len(sent)]
 
 
 @pytest.mark.parametrize("opening", [b"MSG a 1 99999999999\r\n", b"", b"INFO "])

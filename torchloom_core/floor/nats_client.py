@@ -18,11 +18,17 @@ _TO = rb"[ \t]+([^ \t\r\n]+)[ \t]+(\d+)[ \t]+(([^ \t\r\n]+)[ \t]+)?(\d+)"
 parser.MSG_RE = re.compile(rb"\AMSG" + _TO + rb"\r\n")
 parser.HMSG_RE = re.compile(rb"\AHMSG" + _TO + rb"[ \t]+(\d+)\r\n")
 
+_MESSAGE = re.compile(rb"MSG ([^ \t\r\n]+) \d+ (?:[^ \t\r\n]+ )?(\d{1,9})\r\n")
+"""As the server writes it; anything else is left to nats-py's parser."""
+
 _FLUSH_S = 2.0
 
 _LONGEST_MESSAGE_BYTES = 4 << 20
 _LONGEST_LINE_BYTES = 1 << 17
 """Four times a server's longest message, and many times its longest INFO."""
+
+_SHORT_BYTES = 1 << 15
+"""About what is read at once."""
 
 _LONGEST_S = 60
 """By then the client's own pings have detected a dead connection, and it has reconnected."""
@@ -39,6 +45,38 @@ class _Parser(parser.Parser):  # type: ignore[misc]
             longest = _LONGEST_LINE_BYTES
         if len(self.buf) > longest or self.needed > _LONGEST_MESSAGE_BYTES:
             raise nats.errors.ProtocolError
+
+
+class _BulkParser(_Parser):
+    """A parser that passes whole messages on at once, instead of one by one by way of a queue."""
+
+    async def parse(self, data: bytes = b"") -> None:
+        """Parse data from the server; nats.errors.ProtocolError if malformed, or too long."""
+        if self.state == parser.AWAITING_CONTROL_LINE:
+            data, is_begun = self._pass_on(bytes(self.buf) + data if self.buf else data)
+            self.buf.clear()
+            if is_begun:
+                self.buf.extend(data)
+                return
+        await super().parse(data)
+
+    def _pass_on(self, data: bytes) -> tuple[bytes, bool]:
+        """Pass on the whole messages at the beginning of ``data``.
+
+        Return the rest, and whether it is the beginning of a short message.
+        """
+        take = self.nc.take
+        start = 0
+        while line := _MESSAGE.match(data, start):
+            subject, size = line.groups()
+            begin = line.end()
+            end = begin + int(size)
+            if end + parser.CRLF_SIZE > len(data):
+                # A long message would be copied here at each read.
+                return data[start:], end - begin <= _SHORT_BYTES
+            take(subject, data[begin:end])
+            start = end + parser.CRLF_SIZE
+        return data[start:], False
 
 
 class NatsClient(Client):  # type: ignore[misc]  # nats-py has no types
@@ -132,6 +170,25 @@ class GuardedClient(NatsClient):
     ) -> None:
         if self._admits(subject.decode(errors="replace"), len(data)):
             await super()._process_msg(sid, subject, reply, data, headers)
+
+
+class BulkClient(NatsClient):
+    """A client that passes each message to ``take(subject, data)`` as it is read.
+
+    nats-py makes an object of each message and hands it to a task by way of a queue, which takes as
+    long as parsing it. Here no message waits in this process: a subscriber that falls behind slows
+    the server down. ``take`` must not block or raise.
+    """
+
+    def __init__(self, take: Callable[[bytes, bytes], None]) -> None:
+        super().__init__()
+        self._ps = _BulkParser(self)
+        self.take = take
+
+    async def _process_msg(
+        self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes
+    ) -> None:
+        self.take(subject, data)
 
 
 def _readable(name: bytes) -> bytes:

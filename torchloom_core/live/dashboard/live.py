@@ -105,7 +105,7 @@ class Live(RunState):
     # --- subscriptions ---
 
     async def _take_telemetry(self, msg: Msg) -> None:
-        self._inlet.take_telemetry(msg)
+        self._inlet.take_telemetry(msg.subject, msg.data)
 
     async def _take_report(self, msg: Msg) -> None:
         self._inlet.take_report(msg)

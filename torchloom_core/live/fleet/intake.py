@@ -109,6 +109,8 @@ class Intake:
         newest: NewestBatches = {}
         by_header: dict[tuple[str, ...], Batches] = {}
         headers: dict[int, tuple[str, ...]] = {}
+        header: Batches = ([], [], [])
+        last: tuple[str, ...] | None = None
         for batch, ts_ns in self._pending:
             row = row_of.get(batch.worker, -1)
             if row < 0 or hello[row].incarnation != batch.incarnation:
@@ -123,9 +125,9 @@ class Intake:
                     # Batches of a worker are written in order, also if the header changes.
                     self._write_all(by_header)
                     headers = {row: metrics}
-                header = by_header.get(metrics)
-                if header is None:
-                    header = by_header[metrics] = ([], [], [])
+                    last = None
+                if metrics is not last:  # hashing thirty names takes long
+                    header, last = by_header.setdefault(metrics, ([], [], [])), metrics
                 header[0].append(row)
                 header[1].append(batch.values[-_FLOAT64_BYTES * len(metrics) :])
                 header[2].append(ts_ns)

@@ -67,7 +67,7 @@ class TelemetryStream:
         seq, ts_recv_ns, batches = zip(*received, strict=True)
         values = zip(*map(astuple, batches), strict=True)
         of = dict(zip(Telemetry.__struct_fields__, values, strict=True))
-        metric_codes = [self._codes_of(names) for names in of["metrics"]]
+        metric_codes = self._codes_of(of["metrics"])
         columns = [
             pa.array(seq, pa.int64()),
             pa.array(ts_recv_ns, pa.int64()),
@@ -86,11 +86,18 @@ class TelemetryStream:
         ]
         return pa.RecordBatch.from_arrays(columns, schema=TELEMETRY_SCHEMA)
 
-    def _codes_of(self, metrics: tuple[str, ...]) -> bytes:
-        codes = self._metric_codes.get(metrics)
-        if codes is None:
-            codes = self._metric_codes[metrics] = self._metrics.codes(metrics)
-        return codes
+    def _codes_of(self, headers: Iterable[tuple[str, ...]]) -> list[bytes]:
+        """Return the codes of each batch's metric names."""
+        found = []
+        last: tuple[str, ...] | None = None
+        codes = b""
+        for names in headers:
+            if names is not last:  # to hash thirty names takes longer than all else here
+                if names not in self._metric_codes:
+                    self._metric_codes[names] = self._metrics.codes(names)
+                codes, last = self._metric_codes[names], names
+            found.append(codes)
+        return found
 
 
 class _Names:

@@ -4,8 +4,8 @@ Calls that write (:meth:`NatsBus.send`, :meth:`NatsBus.store`, ...) return once 
 stored the write, wait for a restart of the broker, and raise
 :class:`~torchloom_core.floor.errors.BrokerError` if it takes too long.
 
-People, the kill switch and joiners have a connection each, in addition to the workers': a server
-delivers a connection's messages in order, and cuts off a connection that falls behind.
+People, the kill switch, joiners and telemetry have a connection each, in addition to the one for
+all else: a server delivers a connection's messages in order, and cuts off one that falls behind.
 """
 
 import asyncio
@@ -132,7 +132,7 @@ class NatsBus:
         for feed in (self.reports, self._bulk):
             await self._subscribe(feed.deliver_to, partial(self._take_report, feed))
             await feed.begin()
-        await self._subscribe(subjects.telemetry(self._run), self._take_telemetry)
+        await self._open_telemetry()
         await self._subscribe(subjects.lighthouse(self._run), self._take_view)
         await self._link.settle()
 
@@ -267,11 +267,18 @@ class NatsBus:
             pending_bytes_limit=_PENDING_BYTES,
         )
 
-    async def _take_telemetry(self, msg: Msg) -> None:
+    async def _open_telemetry(self) -> None:
+        async def never(_: Msg) -> None:  # the connection's ``take`` comes first
+            raise NotImplementedError
+
+        link = await self._another(take=self._take_telemetry)
+        self._service_links.append(link)
+        await self._subscribe(subjects.telemetry(self._run), never, link)
+        await link.settle()
+
+    def _take_telemetry(self, subject: bytes, data: bytes) -> None:
         if self._inlet is not None:
-            self._inlet.take_telemetry(msg)
-        if self._turns.are_due():  # checked here, for tens of thousands of batches per second
-            await self._turns.give()
+            self._inlet.take_telemetry(subject.decode(errors="replace"), data)
 
     async def _take_view(self, msg: Msg) -> None:
         await self._turns.give()

@@ -13,7 +13,7 @@ import nats.js.errors
 
 from torchloom_core.floor.errors import BrokerError, RefusedByBrokerError
 from torchloom_core.floor.first_done import first_done
-from torchloom_core.floor.nats_client import GuardedClient, NatsClient
+from torchloom_core.floor.nats_client import BulkClient, GuardedClient, NatsClient
 from torchloom_core.floor.server_urls import login_of, shown
 from torchloom_core.live.transport.broker.binary import check_version
 from torchloom_core.wire.limits import CREDS
@@ -22,6 +22,7 @@ _log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 Admits = Callable[[str, int], bool]
+Take = Callable[[bytes, bytes], None]
 
 _CONNECT_TIMEOUT_S = 5
 _RECONNECT_WAIT_S = 0.2
@@ -48,7 +49,7 @@ _FINAL_ERRORS = (
 class Connection:
     """A connected client; made by :meth:`open`."""
 
-    def __init__(self, url: str, name: str, admits: Admits | None) -> None:
+    def __init__(self, url: str, name: str, client: NatsClient) -> None:
         self._url = shown(url)
         self._servers = url
         self._name = name
@@ -57,7 +58,7 @@ class Connection:
         self._last_error: Exception | None = None
         self._denied: asyncio.Event | None = None
         self._on_reconnect: list[Callable[[], Awaitable[None]]] = []
-        self.client = NatsClient() if admits is None else GuardedClient(admits)
+        self.client = client
 
     @classmethod
     async def open(
@@ -69,14 +70,19 @@ class Connection:
         inbox_prefix: str,
         patience_s: float = 0.0,
         admits: Admits | None = None,
+        take: Take | None = None,
     ) -> "Connection":
-        """Connect within ``patience_s``, or raise BrokerError; ``admits`` filters messages."""
+        """Connect within ``patience_s``, or raise BrokerError.
+
+        ``admits(subject, bytes)`` filters messages. ``take(subject, data)`` receives all messages,
+        in the place of the subscriptions' callbacks.
+        """
         if creds is not None:
             _check_creds(creds)
         clock = asyncio.get_running_loop()
         deadline = clock.time() + patience_s
         while True:
-            link = cls(url, name, admits)
+            link = cls(url, name, _client(admits, take))
             try:
                 await link._connect(creds, inbox_prefix)
                 check_version(str(link.client._server_info.get("version", "none")), link._url)
@@ -218,6 +224,12 @@ class Connection:
     async def _note_closed(self) -> None:
         if not self._closing and self._connected.is_set():
             _log.error("%s: the server closed the connection, and it is not restored", self._url)
+
+
+def _client(admits: Admits | None, take: Take | None) -> NatsClient:
+    if take is not None:
+        return BulkClient(take)
+    return NatsClient() if admits is None else GuardedClient(admits)
 
 
 def _check_creds(path: Path) -> None:

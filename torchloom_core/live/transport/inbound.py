@@ -62,9 +62,9 @@ class Inlet:
         """Number of dropped messages so far."""
         return self._limited_log.count
 
-    def take_telemetry(self, msg: Msg) -> None:
+    def take_telemetry(self, subject: str, data: bytes) -> None:
         """Take one telemetry batch."""
-        self._take(msg, self._telemetry, decode_telemetry, self._batches)
+        self._take(subject, data, self._telemetry, decode_telemetry, self._batches)
 
     def take_report(self, msg: Msg, delivered_before: bool = False) -> bool:
         """Take one ack, hello, exit or note; False: redeliver it.
@@ -73,16 +73,18 @@ class Inlet:
         requested.
         """
         if msg.subject.startswith(self._ack):
-            return self._take(msg, self._ack, decode_ack, self._reports)
+            return self._take(msg.subject, msg.data, self._ack, decode_ack, self._reports)
         large = msg.subject.startswith(self._bulk)
         prefix = self._bulk if large else self._event
-        return self._take(msg, prefix, decode_event, self._reports, delivered_before)
+        return self._take(
+            msg.subject, msg.data, prefix, decode_event, self._reports, delivered_before
+        )
 
     def take_view(self, msg: Msg) -> None:
         """Take a view of the lighthouse."""
         ts_recv_ns = self._clock.now_ns()
         try:
-            _admit(msg, self._views, ts_recv_ns)
+            _admit(msg.subject, msg.data, self._views, ts_recv_ns)
             view = decode_json(LighthouseView, msg.data, "view of a lighthouse")
         except MessageError as error:
             self.reject(msg.subject, str(error))
@@ -99,7 +101,8 @@ class Inlet:
 
     def _take(
         self,
-        msg: Msg,
+        subject: str,
+        data: bytes,
         prefix: str,
         decode: Callable[[bytes], _FromWorker],
         allowed: Quota,
@@ -107,13 +110,13 @@ class Inlet:
     ) -> bool:
         ts_recv_ns = self._clock.now_ns()
         try:
-            _admit(msg, allowed, ts_recv_ns)
-            message = decode(msg.data)
-            self._check(message, prefix, msg.subject)
+            _admit(subject, data, allowed, ts_recv_ns)
+            message = decode(data)
+            self._check(message, prefix, subject)
         except MessageError as error:
-            self.reject(msg.subject, str(error))
+            self.reject(subject, str(error))
             return True
-        if isinstance(message, Hello) and delivered_before:
+        if delivered_before and isinstance(message, Hello):
             return True
         return self._receive(message, ts_recv_ns)
 
@@ -138,9 +141,9 @@ class Inlet:
             raise MessageError(f"need the placement of its first hello, {first}, was {position}")
 
 
-def _admit(msg: Msg, allowed: Quota, ts_recv_ns: int) -> None:
+def _admit(subject: str, data: bytes, allowed: Quota, ts_recv_ns: int) -> None:
     """Raise MessageError if the message is too large, or one too many of its sender."""
-    if not allowed.takes(msg.subject, ts_recv_ns, len(msg.data)):
+    if not allowed.takes(subject, ts_recv_ns, len(data)):
         raise MessageError("its sender sends more than it may")
-    if len(msg.data) > MAX_MESSAGE_BYTES:
-        raise MessageError(f"need at most {MAX_MESSAGE_BYTES} bytes, was {len(msg.data)}")
+    if len(data) > MAX_MESSAGE_BYTES:
+        raise MessageError(f"need at most {MAX_MESSAGE_BYTES} bytes, was {len(data)}")
