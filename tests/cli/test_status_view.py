@@ -24,7 +24,7 @@ WORKER = WorkerStatus(
 )
 
 
-def shown(*workers: WorkerStatus, width: int = 80) -> list[str]:
+def shown(*workers: WorkerStatus, width: int = 80, **fields: object) -> list[str]:
     """Return the lines of the table, its heading first."""
     status = Status(
         run="run",
@@ -35,6 +35,7 @@ def shown(*workers: WorkerStatus, width: int = 80) -> list[str]:
         ticks=1,
         malformed=0,
         workers=workers,
+        **fields,
     )
     out = io.StringIO()
     Console(file=out, width=width).print(render(status))
@@ -74,6 +75,18 @@ def test_of_several_roles_each_has_its_count_and_each_worker_its_role():
     assert first.endswith("1 of 1 trainer and 0 of 1 rollout workers training")
     assert heading.split()[:3] == ["worker", "role", "node"]
     assert [row.split()[1] for row in rows] == ["trainer", "rollout"]
+
+
+def test_a_summary_has_the_states_by_number_and_only_unusual_workers():
+    counts = {"trainer": {"training": 9_998, "silent": 2}}
+    silent = changed(worker="g4-1", ending="silent")
+    states, groups, note, _, row = shown(
+        summary=True, counts=counts, groups=1_249, unusual=(silent,), width=120
+    )
+    assert states == "trainer: 9,998 training, 2 silent"
+    assert groups.startswith("1,249 replica groups train")
+    assert note == "workers to look at"
+    assert row.split()[:3] == ["g4-1", "node-0", "silent"]
 
 
 def test_long_names_are_folded_and_nothing_is_cut():

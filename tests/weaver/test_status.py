@@ -139,6 +139,25 @@ def test_the_status_can_be_read_without_the_workers():
     assert table == msgspec.structs.replace(describe_knobs(run.kernel), values={})
 
 
+def test_a_large_run_is_summarised_and_its_workers_can_be_selected():
+    run = run_of(300)
+    run.feed(Exit(run="run", worker="g7-0", incarnation=1, status=1, expected=False))
+    summary = status(run, Page(summary=True))
+    assert (summary.summary, summary.workers, len(summary.flights)) == (True, (), 20)
+    assert summary.counts == {"trainer": {"training": 299, "failed": 1}}
+    assert summary.groups == 299
+    assert [row.worker for row in summary.unusual] == ["g7-0"]
+    assert [row.worker for row in status(run, Page(state="failed")).workers] == ["g7-0"]
+    assert [row.worker for row in status(run, Page(group="g9")).workers] == ["g9-0"]
+    some = status(run, Page(limit=2, after="g6-0", state="training"))
+    assert ([row.worker for row in some.workers], some.more) == (["g8-0", "g9-0"], True)
+
+
+def test_a_small_run_is_not_summarised():
+    few = status(run_of(3), Page(summary=True))
+    assert (few.summary, len(few.workers)) == (False, 3)
+
+
 def test_a_small_run_comes_in_one_page():
     page = status(run_of(3))
     assert not page.more

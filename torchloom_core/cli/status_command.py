@@ -17,39 +17,19 @@ from rich.text import Text
 from torchloom_core.cli.options import HERE, AsJson, Connection, Several
 from torchloom_core.cli.output import console, print_json, span, warn
 from torchloom_core.cli.weaver_client import fetch_status, open_client
+from torchloom_core.cli.worker_table import summary_of, training_of, worker_table
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.floor.errors import RequestError
 from torchloom_core.floor.plain_text import printable
 from torchloom_core.floor.suggest import listed
 from torchloom_core.live.trajectory.summaries import summarise
-from torchloom_core.wire.operator import Status, WorkerStatus
+from torchloom_core.wire.operator import Page, Status
 from torchloom_core.wire.programs import ProgramStatus
 
 if TYPE_CHECKING:
     from torchloom_core.live.transport import ControlClient
 
-_METRICS = 4
-_LIKELY = 0.5
-_WHOLE = 1e15
-"""Whole numbers below this are counts or IDs, printed with all digits."""
-
-_STATE_STYLE = {
-    "training": "green",
-    "standby": "cyan",
-    "joining": "cyan",
-    "paused": "yellow",
-    "draining": "yellow",
-    "left": "dim",
-    "drained": "dim",
-    "finished": "dim",
-    "interrupted": "dim",
-    "terminated": "dim",
-    "killed": "red",
-    "failed": "red",
-    "gone": "red",
-    "silent": "red",
-    "crash-looping": "bold red",
-}
+_LIMIT = 200
 
 
 def status(
@@ -57,10 +37,19 @@ def status(
     watch: Annotated[bool, Parameter(alias="-w", negative="", show_default=False)] = False,
     every: Annotated[float, Parameter(validator=Number(gt=0))] = 1.0,
     metric: Several = (),
+    workers: Annotated[bool, Parameter(negative="", show_default=False)] = False,
+    state: str = "",
+    group: str = "",
+    role: str = "",
+    after: str = "",
+    limit: Annotated[int, Parameter(validator=Number(gte=1, lte=1000))] = _LIMIT,
+    all_workers: Annotated[bool, Parameter(name="--all", negative="", show_default=False)] = False,
     json: AsJson = False,
     connection: Connection = HERE,
 ) -> None:
     """Show the run's workers, knobs, failure probabilities, commands in progress and plugins.
+
+    A run of more than 200 workers is summarised: how many are in which state, and the unusual ones.
 
     Parameters
     ----------
@@ -70,15 +59,36 @@ def status(
         Interval between updates with --watch, seconds.
     metric
         Metric to show, may be repeated. Default: the first four.
+    workers
+        List the workers of a large run, a page of them.
+    state
+        List only workers in this state, as shown in the table: silent, failed, ...
+    group, role
+        List only workers of this replica group, of this role.
+    after
+        List only workers that registered after this one.
+    limit
+        How many workers to list at most.
+    all_workers
+        List all workers, however many there are.
     """
-    asyncio.run(_show(connection, watch, every, metric, json))
+    lists = all_workers or workers or state or group or role or after or limit != _LIMIT
+    most = 0 if all_workers else limit
+    page = Page(state=state, group=group, role=role, after=after, limit=most)
+    wanted = page if lists else Page(summary=True)
+    asyncio.run(_show(connection, watch, every, metric, json, wanted))
 
 
 async def _show(
-    connection: Connection, watch: bool, every_s: float, metrics: tuple[str, ...], json: bool
+    connection: Connection,
+    watch: bool,
+    every_s: float,
+    metrics: tuple[str, ...],
+    json: bool,
+    wanted: Page,
 ) -> None:
     async with open_client(connection) as client:
-        last = await fetch_status(client)
+        last = await fetch_status(client, wanted)
         if not watch:
             if json:
                 print_json(last)
@@ -88,7 +98,7 @@ async def _show(
         if json:
             print_json(last)
             last_error = ""
-            async for now, error in _statuses(client, every_s):
+            async for now, error in _statuses(client, every_s, wanted):
                 if now is not None:
                     print_json(now)
                 elif not last_error:
@@ -96,19 +106,19 @@ async def _show(
                 last_error = error
             return
         with Live(render(last, metrics), console=console(), auto_refresh=False) as live:
-            async for now, error in _statuses(client, every_s):
+            async for now, error in _statuses(client, every_s, wanted):
                 last = now or last
                 live.update(render(last, metrics, error), refresh=True)
 
 
 async def _statuses(
-    client: "ControlClient", every_s: float
+    client: "ControlClient", every_s: float, wanted: Page
 ) -> AsyncIterator[tuple[Status | None, str]]:
     """Yield the run's status and an empty text, or None and the error, for ever."""
     while True:
         await asyncio.sleep(every_s)
         try:
-            yield await fetch_status(client), ""
+            yield await fetch_status(client, wanted), ""
         except RequestError as error:
             yield None, str(error)
 
@@ -124,7 +134,12 @@ def render(status: Status, metrics: Sequence[str] = (), error: str = "") -> Rend
     if status.recording:
         parts.append(Panel(Text(f"recording is {status.recording}"), style="red"))
     parts += [Text(printable(loop.text), style="bold red") for loop in status.crash_loops]
-    parts.append(_workers(status.workers, metrics))
+    if status.summary:
+        parts += summary_of(status)
+    parts.append(worker_table(status.unusual if status.summary else status.workers, metrics))
+    if status.more:
+        last = printable(status.workers[-1].worker)
+        parts.append(Text(f"there are more: --after {last} shows the next, --all all", "yellow"))
     for one in status.suspensions:
         text = summarise("suspension", msgspec.to_builtins(one))
         since = span((status.ts_ns - one.since_ns) / SECOND_NS)
@@ -182,89 +197,13 @@ def _cordon(node: str, status: Status) -> str:
 def _headline(status: Status) -> Text:
     text = Text.assemble(
         (f"run {status.run}", "bold"),
-        f"  epoch {status.epoch}  tick {status.ticks}  {_training(status.workers)}",
+        f"  epoch {status.epoch}  tick {status.ticks}  {training_of(status)}",
     )
     if status.dry_run:
         text.append("  dry run: nothing is sent", "yellow")
     if status.malformed:
         text.append(f"  {status.malformed} malformed messages", "yellow")
     return text
-
-
-def _training(workers: Sequence[WorkerStatus]) -> str:
-    """Return how many workers train, of each role if there are several."""
-    roles: dict[str, list[bool]] = {}
-    for worker in workers:
-        roles.setdefault(worker.role, []).append(_state(worker) == "training")
-    if len(roles) < 2:
-        training = sum(sum(own) for own in roles.values())
-        return f"{training} of {len(workers)} workers training"
-    counts = (f"{sum(own)} of {len(own)} {printable(role)}" for role, own in roles.items())
-    return f"{' and '.join(counts)} workers training"
-
-
-def _workers(workers: Sequence[WorkerStatus], wanted: Sequence[str]) -> Table:
-    names = sorted({name for worker in workers for name in worker.metrics})
-    metrics = list(wanted) or names[:_METRICS]
-    hazards = any(worker.hazards for worker in workers)
-    knobs = any(worker.knobs for worker in workers)
-    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column("worker", overflow="fold")
-    if several := len({(worker.role, worker.stage) for worker in workers}) > 1:
-        table.add_column("role", overflow="fold")
-    table.add_column("node", overflow="fold")
-    table.add_column("state", no_wrap=True)
-    table.add_column("step", justify="right", no_wrap=True)
-    table.add_column("step age", justify="right", overflow="fold")
-    table.add_column("seen", justify="right", no_wrap=True)
-    if hazards:
-        table.add_column("risk", justify="right", overflow="fold")
-    if knobs:
-        table.add_column("knobs", overflow="fold")
-    for metric in metrics:
-        table.add_column(escape(metric), justify="right", no_wrap=True)
-    for worker in workers:
-        table.add_row(
-            escape(worker.worker),
-            *([_role(worker)] if several else []),
-            escape(worker.node),
-            Text(_state(worker), _STATE_STYLE.get(_state(worker), "")),
-            str(worker.step) if worker.step >= 0 else "-",
-            span(worker.progress_age_s),
-            span(worker.heartbeat_age_s),
-            *([_hazard(worker)] if hazards else []),
-            *([escape(_values(worker))] if knobs else []),
-            *(_number(worker.metrics.get(metric)) for metric in metrics),
-        )
-    return table
-
-
-def _role(worker: WorkerStatus) -> str:
-    """Return the role, and the stage of a pipeline."""
-    return escape(f"{worker.role} {worker.stage}" if worker.stage else worker.role)
-
-
-def _values(worker: WorkerStatus) -> str:
-    return printable(" ".join(f"{name}={value}" for name, value in worker.knobs.items()))
-
-
-def _state(worker: WorkerStatus) -> str:
-    """Return the worker's state, or how its process ended."""
-    return worker.ending or worker.state
-
-
-def _hazard(worker: WorkerStatus) -> Text:
-    """Return the highest failure probability, and its predictor."""
-    if not worker.hazards:
-        return Text("-")
-    predictor, hazard = max(worker.hazards.items(), key=lambda item: item[1])
-    return Text(f"{hazard:.0%} {predictor}", "bold red" if hazard >= _LIKELY else "")
-
-
-def _number(value: float | None) -> str:
-    if value is None:
-        return "-"
-    return f"{value:.0f}" if value.is_integer() and abs(value) < _WHOLE else f"{value:.4g}"
 
 
 def _waiting(status: Status) -> Table:

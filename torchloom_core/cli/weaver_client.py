@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _ANSWER_S = 5.0
 _TRIES = 2
+_SUMMARY = Page(summary=True)
 
 _T = TypeVar("_T")
 
@@ -99,15 +100,21 @@ async def send(
         raise RequestError(f"{verb}: the answer is no {answer.__name__}: {error}") from None
 
 
-async def fetch_status(client: "ControlClient") -> Status:
-    """Return the whole status, requested page by page; raises as :func:`send` does."""
-    first = page = await send(client, "status", Status)
+async def fetch_status(client: "ControlClient", wanted: Page = _SUMMARY) -> Status:
+    """Return the status with all workers that are wanted, or a summary of a large run.
+
+    The workers are requested page by page, up to the limit; raises as :func:`send` does.
+    """
+    first = page = await send(client, "status", Status, wanted)
     workers = list(first.workers)
-    while page.more:
-        page = await send(client, "status", Status, Page(after=page.workers[-1].worker))
+    while page.more and (not wanted.limit or len(workers) < wanted.limit):
+        after = page.workers[-1].worker
+        left = wanted.limit and wanted.limit - len(workers)
+        following = msgspec.structs.replace(wanted, after=after, limit=left, summary=False)
+        page = await send(client, "status", Status, following)
         workers += page.workers
     workers.sort(key=_place)
-    return msgspec.structs.replace(first, workers=tuple(workers), more=False)
+    return msgspec.structs.replace(first, workers=tuple(workers), more=page.more)
 
 
 def _place(row: WorkerStatus) -> tuple[Any, ...]:

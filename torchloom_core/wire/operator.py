@@ -53,15 +53,29 @@ RequestId = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_-]{1,64}\Z")]
 """The sender's id of a request, new for each, so that the request can be sent again."""
 
 
+SUMMARISED = 200
+"""Runs of more workers than these are summarised, where a :class:`Page` wants a summary."""
+
+
 class Page(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The part of an answer with an entry per worker that follows the worker ``after``.
 
     An answer with ``more`` is continued by a request for the page after its last worker. Without
     ``workers`` the answer has no entries of workers.
+
+    Of ``status`` alone: with ``summary`` a run of more than :data:`SUMMARISED` workers is answered
+    without their entries, with ``counts`` and ``unusual`` instead. ``state``, ``group`` and
+    ``role`` select workers, the state as ``ending`` or ``state`` of :class:`WorkerStatus` shows it;
+    ``limit`` is the most of them in one answer, 0: as many as fit.
     """
 
     after: RackName = ""
     workers: bool = True
+    summary: bool = False
+    state: RackName = ""
+    group: RackName = ""
+    role: RoleName = ""
+    limit: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 0
 
 
 class FromSession(
@@ -261,6 +275,10 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     ``knobs_waiting`` are values of an earlier job, which a person has to confirm.
     ``step_time_s`` is the median step time of the training workers; None: none reports it.
     ``recording`` is since when and why the trajectory is not written, empty if it is.
+
+    ``groups`` is how many replica groups train. With ``summary`` the workers are left out:
+    ``counts`` has their number by role and state, ``unusual`` at most 20 of them that loop in
+    crashes, are silent, failed, stall or are at risk, and ``flights`` is the first 20.
     """
 
     run: str
@@ -289,6 +307,10 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     control_until_ns: int = 0
     step_time_s: float | None = None
     programs: tuple[ProgramStatus, ...] = ()
+    summary: bool = False
+    counts: dict[str, dict[str, int]] = {}
+    groups: int = 0
+    unusual: tuple[WorkerStatus, ...] = ()
 
 
 class KnobTable(msgspec.Struct, frozen=True, kw_only=True):

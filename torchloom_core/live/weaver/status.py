@@ -1,6 +1,5 @@
 """The status of a running kernel for people: the live table and the knobs."""
 
-import math
 from collections.abc import Iterable, Iterator
 from heapq import nlargest
 from itertools import islice
@@ -20,10 +19,12 @@ from torchloom_core.live.kernel.actions.kinds import summary_of, target_of
 from torchloom_core.live.kernel.kernel import Kernel
 from torchloom_core.live.kernel.plugins.host import ActivePlugins
 from torchloom_core.live.trajectory.summaries import summarise
+from torchloom_core.live.weaver.worker_rows import SHOW_GONE_S, WorkerRows
 from torchloom_core.wire.actions import name_of
 from torchloom_core.wire.decisions import PolicyFailed
 from torchloom_core.wire.messages import KnobSpec
 from torchloom_core.wire.operator import (
+    SUMMARISED,
     AtRisk,
     CrashLoop,
     FlightStatus,
@@ -37,8 +38,8 @@ from torchloom_core.wire.operator import (
 from torchloom_core.wire.placement import TRAINER
 from torchloom_core.wire.steering import name_of_replica
 
-_SHOW_GONE_S = 600.0
 _LISTED = 1000
+_IN_SUMMARY = 20
 _REASON_CHARACTERS = 300
 _AT_RISK = 20
 _STATUS_CHARACTERS = 200
@@ -62,11 +63,13 @@ def describe(
     page: Page = _FIRST,
 ) -> Status:
     """Return a page of the run's status, as much as fits a message; ``log`` is its record."""
+    summary = page.summary and len(kernel.fleet.hello) > SUMMARISED
     workers: list[WorkerStatus] = []
     more = False
-    if page.workers:
-        first = _row_after(kernel, page.after)
-        workers, more = _fitting(_workers(kernel, config, plugins, now_ns, first))
+    if page.workers or page.summary:
+        rows = WorkerRows(kernel, config, plugins, now_ns)
+    if page.workers and not summary:
+        workers, more = _fitting(rows.page(page), most=page.limit)
     status = Status(
         run=config.run.name,
         epoch=kernel.commands.epoch,
@@ -80,7 +83,7 @@ def describe(
         flights_in_all=len(kernel.commands.flights),
         trajectory=log,
         recording=recording,
-        lighthouse=_lighthouse(kernel),
+        lighthouse="" if page.after else _lighthouse(kernel),
         controller=kernel.requests.control_lease.holder(now_ns),
         control_until_ns=kernel.requests.control_lease.until_ns(now_ns),
         step_time_s=kernel.run.guards.newest("step_time_s"),
@@ -89,6 +92,10 @@ def describe(
         return status
     return msgspec.structs.replace(
         status,
+        summary=summary,
+        counts=rows.counts() if page.summary else {},
+        groups=len(kernel.run.training_groups()),
+        unusual=tuple(rows.unusual()) if summary else (),
         flights=tuple(
             FlightStatus(
                 id=command_id,
@@ -99,7 +106,9 @@ def describe(
                 status=flight.status,
                 age_s=(now_ns - flight.command.issued_ns) / SECOND_NS,
             )
-            for command_id, flight in islice(kernel.commands.flights.items(), _LISTED)
+            for command_id, flight in islice(
+                kernel.commands.flights.items(), _IN_SUMMARY if summary else _LISTED
+            )
         ),
         plugins=tuple(_plugins(kernel, plugins, now_ns)),
         waiting=tuple(
@@ -130,7 +139,7 @@ def describe(
 def _crash_loops(kernel: Kernel, now_ns: int) -> Iterator[CrashLoop]:
     fleet = kernel.fleet
     for row, loop in fleet.crash_loops.of.items():
-        if not loop.gave_up or now_ns - fleet.last_seen_ns(row) < _SHOW_GONE_S * SECOND_NS:
+        if not loop.gave_up or now_ns - fleet.last_seen_ns(row) < SHOW_GONE_S * SECOND_NS:
             yield loop
 
 
@@ -176,10 +185,11 @@ def _lighthouse(kernel: Kernel) -> str:
 def describe_knobs(kernel: Kernel, page: Page = _FIRST) -> KnobTable:
     """Return a page of the knobs: specifications, desired values, and values by worker."""
     fleet = kernel.fleet
+    first = fleet.row_of.get(page.after, -1) + 1
     own = (
         (hello.worker, fleet.knobs[row])
-        for row, hello in enumerate(fleet.hello)
-        if page.workers and row >= _row_after(kernel, page.after) and fleet.state[row] != "gone"
+        for row, hello in islice(enumerate(fleet.hello), first, None)
+        if page.workers and fleet.state[row] != "gone"
     )
     some, more = _fitting(own)
     values = dict(some)
@@ -187,8 +197,8 @@ def describe_knobs(kernel: Kernel, page: Page = _FIRST) -> KnobTable:
     roles = {worker: role for worker, role in roles.items() if role != TRAINER}
     if page.after:
         return KnobTable(values=values, more=more, roles=roles)
-    waiting = (hello for row, hello in enumerate(fleet.hello) if fleet.state[row] == "standby")
-    tried = {knob for hello in waiting for knob in hello.tries}
+    waiting = fleet.standing.rows_in("standby")
+    tried = {knob for row in waiting for knob in fleet.hello[row].tries}
     by_use = fleet.knob_specs_by_use()
     specs, _ = _fitting(by_use, _SPECS_BYTES)
     return KnobTable(
@@ -214,59 +224,18 @@ def _specs_by_role(fleet: FleetState) -> dict[str, tuple[KnobSpec, ...]]:
 _T = TypeVar("_T")
 
 
-def _row_after(kernel: Kernel, worker: str) -> int:
-    return kernel.fleet.row_of.get(worker, -1) + 1
-
-
-def _fitting(rows: Iterable[_T], most_bytes: int = _PAGE_BYTES) -> tuple[list[_T], bool]:
-    """Return the rows that fit a message, and whether there are more."""
+def _fitting(
+    rows: Iterable[_T], most_bytes: int = _PAGE_BYTES, most: int = 0
+) -> tuple[list[_T], bool]:
+    """Return the rows that fit a message, ``most`` if not 0, and whether there are more."""
     some: list[_T] = []
     size = 0
     for row in rows:
         size += len(msgspec.json.encode(row))
-        if some and size > most_bytes:
+        if some and (size > most_bytes or len(some) == most):
             return some, True
         some.append(row)
     return some, False
-
-
-def _workers(
-    kernel: Kernel, config: Config, plugins: ActivePlugins, now_ns: int, first: int
-) -> Iterator[WorkerStatus]:
-    forecasts = kernel.forecasts.newest
-    view = kernel.fleet.view(now_ns, forecasts)
-    shown = sorted({*windows_s(plugins.needs), *config.weaver.show})
-    metrics = {name: view.latest(name) for name in shown}
-    silent = view.heartbeat_age_s > config.weaver.stale_after_s
-    for row, worker in islice(enumerate(view.workers), first, None):
-        if view.state[row] == "gone" and view.heartbeat_age_s[row] >= _SHOW_GONE_S:
-            continue
-        yield WorkerStatus(
-            worker=worker,
-            group=view.group[row],
-            role=view.role[row],
-            stage=int(view.stage[row]),
-            node=view.node[row],
-            rack=view.rack[row],
-            state=view.state[row],
-            step=int(view.step[row]),
-            incarnation=kernel.fleet.hello[row].incarnation,
-            heartbeat_age_s=float(view.heartbeat_age_s[row]),
-            progress_age_s=float(view.progress_age_s[row]),
-            knobs=kernel.fleet.knobs[row],
-            metrics={n: float(v[row]) for n, v in metrics.items() if math.isfinite(v[row])},
-            hazards={n: f.hazard[worker] for n, f in forecasts.items() if worker in f.hazard},
-            ending=_ending(kernel, view.state[row], row, silent=bool(silent[row])),
-        )
-
-
-def _ending(kernel: Kernel, state: str, row: int, *, silent: bool) -> str:
-    loop = kernel.fleet.crash_loops.of.get(row)
-    if loop is not None and not loop.gave_up:
-        return "crash-looping"
-    if state == "gone":
-        return kernel.fleet.ending[row]
-    return "silent" if silent and state != "left" else ""
 
 
 def _status(policy: Policy) -> str:
