@@ -21,10 +21,12 @@ import measuring_cost
 import report
 import step_cost
 import tick
+import trajectory_bytes
 from figure import Figure
 
 BENCHMARKS: dict[str, Callable[..., Coroutine[None, None, list[Figure]]]] = {
     "ingest": ingest.measure,
+    "bytes": trajectory_bytes.measure,
     "step": step_cost.measure,
     "command": command_latency.measure,
     "fence": fence_cost.measure,

@@ -8,7 +8,19 @@ from tests.scripts import run_script
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 FIGURES = [
-    *("ingest", "step", "step_tail", "command", "fence", "threadlet", "measuring", "tick", "ack"),
+    *(
+        "ingest",
+        "bytes",
+        "bytes_noise",
+        "step",
+        "step_tail",
+        "command",
+        "fence",
+        "threadlet",
+        "measuring",
+        "tick",
+        "ack",
+    ),
     *("events", "watched", "memory", "linear", "import_wide", "import_long"),
 ]
 
