@@ -66,6 +66,7 @@ def test_sealed_parts_are_read_bit_for_bit_in_a_third_of_the_bytes(
     assert 3 * sum(path.stat().st_size for path in sealed) < size
     assert content(record) == before
     assert 1 + len(list(reading)) == len(before), "parts that vanish while they are read"
+    assert sum(rows.num_rows for rows in record.record_batches(plain)) == len(before)
 
 
 def test_a_part_that_cannot_be_sealed_remains_and_is_named(

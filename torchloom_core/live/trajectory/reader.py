@@ -164,9 +164,9 @@ class EpochRecord:
             paths = raw_parts(self.folder) if parts is None else parts
             try:
                 return _record_batches([_Snapshot(path, self.meta.v) for path in paths])
-            except FileNotFoundError:
-                continue  # it has been sealed since it was listed
             except OSError as error:
+                if isinstance(error, FileNotFoundError) and parts is None:
+                    continue  # it has been thinned since it was listed
                 raise state_error(self.folder, "cannot be read", error) from None
 
     @property
@@ -251,11 +251,19 @@ class _Snapshot:
     """A part of telemetry as it is now: it may grow, or be sealed and then deleted."""
 
     def __init__(self, path: Path, version: int) -> None:
+        try:
+            self._open(path, version)
+        except FileNotFoundError:
+            if path.suffix == SEALED:
+                raise
+            self._open(path.with_suffix(SEALED), version)  # sealed since it was listed
+
+    def _open(self, path: Path, version: int) -> None:
         self.path = path
         with open_regular(path) as file:
             self._size = os.fstat(file.fileno()).st_size
-        may_vanish = version >= SEALED_FORMAT and path.suffix != SEALED
-        self._file = pa.OSFile(str(path)) if may_vanish else None
+            may_vanish = version >= SEALED_FORMAT and path.suffix != SEALED
+            self._file = pa.OSFile(str(path)) if may_vanish else None
 
     def read(self) -> bytes:
         if self._file is None:
