@@ -64,7 +64,6 @@ async def measure(repeats: int, *, tiny: bool) -> list[Figure]:
         await end.until(lambda: end.hello is not None and bool(end.hello.knobs))
         if end.hello is None:
             raise RuntimeError("the trainer sent no hello")
-        await bus.add_workers([(end.hello.worker, end.hello.incarnation)])
         numbers = iter(range(10**9))
         await _turns(_WARM_UP, numbers, bus, client, end)
         rows = [await _turns(commands, numbers, bus, client, end) for _ in range(repeats)]

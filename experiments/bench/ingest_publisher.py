@@ -23,7 +23,7 @@ _AHEAD = 4000
 
 
 async def introduce(client: Client, workers: list[str]) -> None:
-    """Say hello for every worker and wait until the Weaver has done all that it does for them."""
+    """Say hello for every worker and wait until the Weaver has registered them."""
     admitted = asyncio.Semaphore(0)
 
     async def take(msg: Msg) -> None:
@@ -37,11 +37,6 @@ async def introduce(client: Client, workers: list[str]) -> None:
         await client.publish(subject, encode(fleet.hello(worker)))
     for _ in workers:
         await admitted.acquire()
-    commands = subjects.command_stream(fleet.RUN)
-    info = await client.jetstream().stream_info(commands)
-    while info.state.consumer_count < len(workers):
-        await asyncio.sleep(_LOOK_S)
-        info = await client.jetstream().stream_info(commands)
 
 
 async def publish(client: Client, workers: list[str], rounds: int, samples: int) -> None:

@@ -198,7 +198,7 @@ class Trial:
         took_s = time.monotonic() - began_s
         self._note("all enrolled and connected after, s", took_s, 60.0)
         console.print(f"  {_counts(herds)}")
-        for name in ("joins", "hellos", "pulls_without_consumer"):
+        for name in ("joins", "hellos"):
             self._note(f"{name.replace('_', ' ')} a worker", herds.get(name) / count)
 
     async def _steady(self, herds: Herds) -> None:

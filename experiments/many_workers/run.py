@@ -249,14 +249,10 @@ async def play(folder: Path, count: int, *, kill: bool) -> None:
     connection, person = await weaver.connect("weaver"), Person(await weaver.connect(PERSON))
     workers = Workers(connection, count)
     await workers.start()
-    with console.status("waiting until all train and can be sent commands"):
+    with console.status("waiting until all train"):
         began = time.monotonic()
         await person.all_train(count, 0.5)
         console.print(f"{count:,} workers train after {time.monotonic() - began:.1f} s")
-        while await consumers(connection) < count:
-            give_up(began)
-            await asyncio.sleep(0.5)
-    console.print(f"all can be sent commands after {time.monotonic() - began:.1f} s")
     began = time.monotonic()
     await person.ask("knob.set", {"knob": "lr", "value": 0.2})
     with console.status("setting the knob"):
@@ -284,12 +280,6 @@ async def play(folder: Path, count: int, *, kill: bool) -> None:
     console.print(f"commands with one end on record: {len(ends) - again:,}, with more: {again}")
     for outcome in recorded(weaver, Outcome):
         console.print(f"{outcome.result}: {outcome.detail}")
-
-
-async def consumers(client: Client) -> int:
-    """Return for how many workers the broker has a consumer of commands."""
-    stream = await client.jetstream(timeout=30).stream_info(subjects.command_stream(RUN))
-    return stream.state.consumer_count
 
 
 def recorded(weaver: Weaver, cls: type[_T]) -> list[_T]:

@@ -5,7 +5,6 @@ sends a hello, telemetry once a second, and carries out each command once.
 """
 
 import asyncio
-import json
 import multiprocessing
 import os
 import random
@@ -20,7 +19,6 @@ import msgspec
 import nkeys
 
 from experiments.many_workers.thin_client import Message, ThinClient, connect
-from torchloom_core.live.transport.security import rights
 from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import decode_command, decode_json, encode, encode_telemetry
 from torchloom_core.wire.commands import Ack, AckStatus
@@ -43,7 +41,6 @@ COUNTS = (
     "joins",  # requests for credentials
     "refused",  # connections that the server refused or that timed out
     "hellos",
-    "pulls_without_consumer",
     "applied",
     "again",  # copies of a command that was carried out before
     "sent",  # telemetry
@@ -55,8 +52,6 @@ _NAMED = ("step_time_s", "compute_s", "loss", "gpu_temp_celsius", "gpu_power_wat
 _ASK_S = 2.0
 _WAITS_S = (0.2, 2.0)
 _RECONNECT_S = 0.2
-_PULL_WAITS_S = (0.1, 1.0)
-_PULL = json.dumps({"batch": 1, "expires": 30_000_000_000}).encode()
 _SLICES = 50
 _FIRST = 70_000
 """The first sequence number and step: those above 65,535 and below 2**32 have one length."""
@@ -158,10 +153,6 @@ class ThinWorker:
         own = self._run, self.worker, self._incarnation
         self._inbox = subjects.inbox_prefix(*own)
         self._commands = subjects.command(*own)
-        self._has_inbox = self._commands in rights.worker_rights(*own).subscribe
-        stream, consumer = subjects.command_stream(self._run), f"{self.worker}_{own[2]}"
-        self._pull_subject = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}"
-        self._pull_wait_s = _PULL_WAITS_S[0]
         self._hello_due_s = 0.0
         self.client: ThinClient | None = None
 
@@ -239,11 +230,8 @@ class ThinWorker:
     def _begin(self, client: ThinClient) -> None:
         client.subscribe(1, subjects.roll_call(self._run))
         client.subscribe(2, f"{self._inbox}.>")
-        if self._has_inbox:
-            client.subscribe(3, self._commands)
+        client.subscribe(3, self._commands)
         self._hello()
-        if not self._has_inbox:
-            self._pull()
 
     def _hello(self) -> None:
         if self.client is None:
@@ -265,24 +253,11 @@ class ThinWorker:
             subjects.event(self._run, self.worker, self._incarnation), encode(hello)
         )
 
-    def _pull(self) -> None:
-        if self.client is not None:
-            self.client.publish(self._pull_subject, _PULL, f"{self._inbox}.pull")
-
     def _take(self, message: Message) -> None:
         if message.subject == subjects.roll_call(self._run):
-            return self._on_roll(message)
-        if message.subject.endswith(".pull") and message.status:
-            wait_s = 0.0
-            if message.status == "503":
-                self._counters.add("pulls_without_consumer")
-                wait_s = self._pull_wait_s
-                self._pull_wait_s = min(2 * wait_s, _PULL_WAITS_S[1])
-            asyncio.get_running_loop().call_later(wait_s, self._pull)
-            return None
-        if message.subject == self._commands or message.subject.endswith(".pull"):
+            self._on_roll(message)
+        elif message.subject == self._commands:
             self._on_command(message)
-        return None
 
     def _on_roll(self, message: Message) -> None:
         call = decode_json(RollCall, message.data, "roll call")
@@ -318,9 +293,6 @@ class ThinWorker:
                 f"{self._inbox}.stored",
                 f"{ack.command}:{ack.epoch}:{status}:{self.worker}",
             )
-        if message.reply.startswith("$JS.ACK"):
-            client.publish(message.reply, b"+ACK")
-            self._pull()
 
     def beat(self) -> None:
         """Send telemetry, if connected."""

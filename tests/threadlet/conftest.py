@@ -12,12 +12,15 @@ import msgspec
 import nats
 import psutil
 import pytest
-from nats.js.api import AckPolicy, ConsumerConfig, StreamConfig
+from nats.js.api import StreamConfig
 
 from tests.deadlines import DEADLINE_S
 from tests.settled import settle
 from tests.waiting import eventually
+from torchloom_core.floor.clock import SystemClock
+from torchloom_core.floor.errors import BrokerError
 from torchloom_core.live.transport.security.enrolment import Enrolment, Grants
+from torchloom_core.live.weaver.courier import Courier
 from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import (
     decode_ack,
@@ -26,7 +29,7 @@ from torchloom_core.wire.codec import (
     decode_telemetry,
     encode,
 )
-from torchloom_core.wire.commands import FINAL_STATUSES, Command
+from torchloom_core.wire.commands import FINAL_STATUSES, Ack, Command
 from torchloom_core.wire.messages import (
     Hello,
     JoinFile,
@@ -39,6 +42,24 @@ from torchloom_threadlet import identity
 
 RUN = "run"
 HERE = Path(__file__).parent
+
+
+class Wire:
+    """Sends the courier's commands over a plain connection."""
+
+    def __init__(self, client):
+        self._client = client
+
+    async def connected(self):
+        await eventually(lambda: self._client.is_connected)
+
+    async def send(self, commands):
+        try:
+            for one in commands:
+                subject = subjects.command(RUN, one.worker, one.incarnation)
+                await self._client.publish(subject, encode(one))
+        except nats.errors.Error as error:
+            raise BrokerError(str(error)) from None
 
 
 class WeaversPart:
@@ -63,11 +84,11 @@ class WeaversPart:
             reconnected_cb=self._reconnected,
         )
         self.js = self.client.jetstream()
-        for name, subject in (
-            (subjects.command_stream(RUN), subjects.command(RUN)),
-            (subjects.report_stream(RUN), subjects.ack(RUN)),
-        ):
-            await self.js.add_stream(StreamConfig(name=name, subjects=[subject]))
+        await self.js.add_stream(
+            StreamConfig(name=subjects.report_stream(RUN), subjects=[subjects.ack(RUN)])
+        )
+        self.courier = Courier(Wire(self.client), SystemClock())
+        self._sending = asyncio.create_task(self.courier.run())
         self.enrolment = enrolment = Enrolment(RUN, self._broker.credentials.worker_jwt, Grants())
 
         async def join(message):
@@ -86,6 +107,7 @@ class WeaversPart:
     async def close(self):
         if self._catching_up is not None:
             self._catching_up.cancel()
+        self._sending.cancel()
         await self.client.close()
 
     async def _ignore(self, error):
@@ -93,10 +115,17 @@ class WeaversPart:
 
     async def _subscribe(self, subject, decode, into):
         async def take(message):
-            into.append(decode(message.data))
-            self._news.set()
+            self._take(decode(message.data), into)
 
         await self.client.subscribe(subject, cb=take)
+
+    def _take(self, message, into):
+        into.append(message)
+        if isinstance(message, Hello):
+            self.courier.reached(message.worker, message.incarnation)
+        elif isinstance(message, Ack):
+            self.courier.note(message.command, message.status)
+        self._news.set()
 
     async def _reconnected(self):
         self._catching_up = asyncio.create_task(eventually(self._is_caught_up))
@@ -109,7 +138,7 @@ class WeaversPart:
             for place in range(state.first_seq, state.last_seq + 1) if state.messages else ():
                 ack = decode_ack((await self.js.get_msg(stream, place)).data)
                 if ack not in self.acks:
-                    self.acks.append(ack)
+                    self._take(ack, self.acks)
         except nats.errors.Error:
             return False
         return True
@@ -151,35 +180,33 @@ class WeaversPart:
         before = len(self.telemetry)
         await self.until(lambda: len(self.telemetry) >= before + count)
 
-    async def admit(self, worker="g0-0", ack_wait_s=2.0, **fields):
-        """Wait for the worker's hello and create the consumer of that incarnation."""
-        hello = await self.event(Hello, worker, **fields)
-        await self.js.add_consumer(
-            subjects.command_stream(RUN),
-            ConsumerConfig(
-                durable_name=subjects.command_consumer(worker, hello.incarnation),
-                filter_subject=subjects.command(RUN, worker, hello.incarnation),
-                ack_policy=AckPolicy.EXPLICIT,
-                ack_wait=ack_wait_s,
-            ),
-        )
-        return hello
+    async def admit(self, worker="g0-0", **fields):
+        """Wait for the worker's hello."""
+        return await self.event(Hello, worker, **fields)
 
-    async def send(self, hello, operation, command_id="c1", *, epoch=1, ttl_s=DEADLINE_S, **fields):
-        """Publish a command."""
-        command = Command(
+    def command(self, hello, operation, command_id="c1", *, epoch=1, ttl_s=DEADLINE_S, cause=""):
+        """Return a command to the process of this hello."""
+        return Command(
             id=command_id,
             run=RUN,
             worker=hello.worker,
-            incarnation=fields.get("incarnation", hello.incarnation),
+            incarnation=hello.incarnation,
             epoch=epoch,
             issued_ns=time.time_ns(),
             deadline_ns=time.time_ns() + round(ttl_s * 1e9),
             do=operation,
-            cause=fields.get("cause", ""),
+            cause=cause,
         )
+
+    async def send(self, hello, operation, command_id="c1", **fields):
+        """Send a command, and again until its final ack."""
+        self.courier.hold(self.command(hello, operation, command_id, **fields))
+        self.courier.send([command_id])
+
+    async def send_once(self, hello, command):
+        """Send a command once, to the process of this hello."""
         subject = subjects.command(RUN, hello.worker, hello.incarnation)
-        await self.js.publish(subject, encode(command))
+        await self.client.publish(subject, encode(command))
 
     async def final(self, command_id="c1", epoch=1):
         """Wait for a command's final ack."""
@@ -199,17 +226,6 @@ class WeaversPart:
         """Send a command and wait for its final ack."""
         await self.send(hello, operation, command_id, **fields)
         return await self.final(command_id, fields.get("epoch", 1))
-
-    async def no_command_is_open(self, worker="g0-0"):
-        """Wait until the broker has no command of the worker without an acknowledgement."""
-        hello = await self.event(Hello, worker)
-        consumer = subjects.command_consumer(worker, hello.incarnation)
-
-        async def none_is_open():
-            info = await self.js.consumer_info(subjects.command_stream(RUN), consumer)
-            return not info.num_pending and not info.num_ack_pending
-
-        await eventually(none_is_open)
 
     async def publish_pause(self, verdict, over="", epoch=1, run=RUN, role=""):
         """Publish the pause in force once."""

@@ -9,7 +9,6 @@ import pytest
 
 from tests.installing import install
 from tests.threadlet.standbys import command, refusal, worker_with
-from torchloom_core.wire import subjects
 from torchloom_core.wire.messages import Hello
 from torchloom_core.wire.operations import (
     Checkpoint,
@@ -264,8 +263,7 @@ async def ask(weaver, hello, command_id, operation):
     """Send an operation that is not installed in this process, and wait for the final ack."""
     plain = msgspec.to_builtins(command(Resume())) | {"do": operation, "id": command_id}
     plain |= {"worker": hello.worker, "incarnation": hello.incarnation}
-    subject = subjects.command("run", hello.worker, hello.incarnation)
-    await weaver.js.publish(subject, msgspec.json.encode(plain))
+    await weaver.send_once(hello, plain)
     return await weaver.final(command_id)
 
 
@@ -309,6 +307,5 @@ async def test_an_operation_that_no_package_has_is_refused_by_name(weaver, start
         ack = await ask(weaver, hello, f"c{number}", operation)
         assert ack.status == "rejected"
         assert "unknown operation 'flush': no installed capability has it" in ack.detail
-    await weaver.no_command_is_open()
     await trainer.goes_on()
     assert "dropped" not in trainer.errors

@@ -14,6 +14,7 @@ from tests.waiting import eventually
 from torchloom_core.live.transport import NatsBus
 from torchloom_core.live.transport.security import nats_jwt
 from torchloom_core.wire import subjects
+from torchloom_core.wire.codec import decode_command
 from torchloom_core.wire.commands import Ack, Command
 from torchloom_core.wire.messages import Hello, Note, Telemetry
 from torchloom_core.wire.operations import Pause
@@ -63,15 +64,15 @@ class Member:
         await settle(self.client)
         return any("permissions violation" in denial for denial in self.denials)
 
-    async def pull(self):
-        """Return the next command of the worker that this is."""
-        consumer = await self.client.jetstream().pull_subscribe_bind(
-            subjects.command_consumer(self.name, self.incarnation),
-            stream=subjects.command_stream("run"),
-        )
-        message = (await consumer.fetch(1, timeout=DEADLINE_S))[0]
-        await consumer.unsubscribe()
-        return message
+    async def take_commands(self):
+        """Receive the commands of the worker that this is, for :meth:`command`."""
+        subject = subjects.command("run", self.name, self.incarnation)
+        self._commands = await self.client.subscribe(subject)
+        await settle(self.client)
+
+    async def command(self):
+        """Return the next command."""
+        return decode_command((await self._commands.next_msg(DEADLINE_S)).data)
 
 
 @pytest.fixture

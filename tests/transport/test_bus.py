@@ -15,7 +15,7 @@ from tests.settled import settle
 from tests.waiting import eventually, soon
 from torchloom_core.floor.clock import ManualClock
 from torchloom_core.floor.errors import BrokerError, RefusedByBrokerError
-from torchloom_core.live.transport import NatsBus, jetstream
+from torchloom_core.live.transport import NatsBus
 from torchloom_core.live.transport.broker.binary import find_server
 from torchloom_core.live.transport.inbound import Inlet
 from torchloom_core.live.transport.security import nats_jwt
@@ -205,71 +205,16 @@ async def test_an_ack_that_was_received_does_not_come_again(
     assert [ack.command for ack in arrivals.messages] == ["c1", "c2"]
 
 
-async def test_a_command_sent_twice_is_stored_once(bus, make):
-    for _ in range(3):
-        await bus.send([make.command()])
-    await bus.send([make.command(epoch=2)])
-    stream = await bus._streams.context.stream_info("TL_CMD_run")
-    assert stream.state.messages == 2
-
-
-async def test_withdrawn_commands_never_reach_their_worker(bus, make, connect_worker):
-    mine, other = await connect_worker("g0-0"), await connect_worker("g1-0")
-    await bus.add_workers([("g0-0", 1)])
-    await bus.add_workers([("g1-0", 1)])
-    epoch = await bus.state.claim_epoch()
-    for number in range(4):
-        await bus.send([make.command(id=f"c{number}", worker="g0-0", epoch=epoch)])
-    await bus.send([make.command(id="c4", worker="g1-0", epoch=epoch)])
-    await bus.withdraw("g0-0", ["c1", "c2"])
-    await bus.send([make.command(id="c5", worker="g0-0", epoch=epoch)])
-    pulled = [codec.decode_command((await mine.pull()).data).id for _ in range(3)]
-    assert pulled == ["c0", "c3", "c5"]
-    assert codec.decode_command((await other.pull()).data).id == "c4"
-
-
-async def test_a_command_taken_back_while_the_broker_does_not_answer_is_not_offered_again(
-    bus, make, connect_worker, monkeypatch
-):
-    worker = await connect_worker("g0-0")
-    await bus.add_workers([("g0-0", 1)])
-    epoch = await bus.state.claim_epoch()
-    publish, taken_back = bus._streams._publish_all, set()
-
-    async def lose_the_answers(messages):
-        places = await publish(messages)
-        if not taken_back:
-            taken_back.add("c1")
-            raise TimeoutError
-        return places
-
-    monkeypatch.setattr(bus._streams, "_publish_all", lose_the_answers)
-    commands = [make.command(id=i, worker="g0-0", epoch=epoch) for i in ("c1", "c2")]
-    await bus.send(commands[:1], lambda id: id not in taken_back)
-    await bus.withdraw("g0-0", ["c1"])
-    await bus.send(commands[1:], lambda id: id not in taken_back)
-    assert codec.decode_command((await worker.pull()).data).id == "c2"
-
-
-async def test_a_deleted_command_can_be_withdrawn(bus, make):
-    epoch = await bus.state.claim_epoch()
-    await bus.send([make.command(id="c1", worker="g0-0", epoch=epoch)])
-    await bus._streams.context.purge_stream("TL_CMD_run")
-    await bus.withdraw("g0-0", ["c1"])
-
-
-async def test_a_command_of_an_earlier_weaver_is_withdrawn_with_all_earlier_ones_to_the_worker(
-    connect_bus, make, connect_worker
-):
-    worker = await connect_worker("g0-0")
-    for ids in (["c1", "c2"], ["c3"]):
-        bus = await connect_bus()
-        epoch = await bus.state.claim_epoch()
-        await bus.add_workers([("g0-0", 1)])
-        await bus.send([make.command(id=i, worker="g0-0", epoch=epoch) for i in ids])
-    await bus.withdraw("g0-0", ["c1"])
-    await bus.withdraw("g0-0", ["c1"])
-    assert codec.decode_command((await worker.pull()).data).id == "c3"
+async def test_commands_go_to_one_incarnation_in_order(bus, make, connect_worker):
+    workers = [await connect_worker(*process) for process in (("g0-0", 1), ("g0-0", 2))]
+    for worker in workers:
+        await worker.take_commands()
+    mine = [make.command(id=f"c{number}", incarnation=1) for number in range(3)]
+    other = make.command(incarnation=2)
+    await bus.send([*mine, other])
+    assert [await workers[0].command() for _ in mine] == mine
+    assert await workers[1].command() == other
+    assert not any(worker.denials for worker in workers)
 
 
 async def test_a_command_too_large_for_the_server_is_refused_at_once(bus, make):
@@ -277,57 +222,14 @@ async def test_a_command_too_large_for_the_server_is_refused_at_once(bus, make):
         await bus.send([make.command(cause="x" * codec.MAX_MESSAGE_BYTES)])
 
 
-async def test_opening_again_and_adding_a_worker_again_change_nothing(
-    connect_bus, arrivals, make, connect_worker
-):
-    for _ in range(2):
-        bus = await connect_bus(arrivals)
-        await bus.add_workers([("g0-0", 1)])
-        await bus.add_workers([("g0-0", 1)])
-    await bus.send([make.command()])
-    worker = await connect_worker("g0-0")
-    assert codec.decode_command((await worker.pull()).data).id == "c1"
-
-
-async def test_commands_go_to_one_incarnation_and_the_previous_consumer_is_deleted(
-    bus, make, connect_worker
-):
-    await bus.add_workers([("g0-0", 9)])
-    await bus.send([make.command(id="c1", incarnation=9), make.command(id="c2", incarnation=4)])
-    await bus.add_workers([("g0-0", 4), ("g1-0", 9)])
-    assert await consumers(bus) == {"g0-0_4", "g1-0_9"}
-    assert codec.decode_command((await (await connect_worker("g0-0", 4)).pull()).data).id == "c2"
-
-
-async def test_a_consumer_that_cannot_be_deleted_expires(bus):
-    await bus.add_workers([("g0-0", 1)])
-    await bus._streams.context.delete_consumer("TL_CMD_run", "g0-0_1")
-    await bus.add_workers([("g0-0", 2)])
-    (info,) = await bus._streams.context.consumers_info("TL_CMD_run")
-    assert (info.name, info.config.inactive_threshold) == ("g0-0_2", 3600)
-
-
-async def test_an_expired_consumer_is_made_again_when_its_worker_returns(bus, monkeypatch):
-    monkeypatch.setattr(jetstream, "_CONSUMER_IDLE_S", 0.2)
-    await bus.add_workers([("g0-0", 1)])
-
-    async def it_is_gone():
-        return not await consumers(bus)
-
-    await eventually(it_is_gone)
-    monkeypatch.setattr(jetstream, "_CONSUMER_SURE_S", 0.0)
-    await bus.add_workers([("g0-0", 1)])
-    assert await consumers(bus) == {"g0-0_1"}
-
-
-async def test_a_hello_needs_no_request_to_the_server(bus, monkeypatch):
-    await bus.add_workers([("g0-0", 1)])
-    monkeypatch.setattr(bus._streams, "context", None)
-    await bus.add_workers([("g0-0", 1)])
-
-
-async def consumers(bus):
-    return {info.name for info in await bus._streams.context.consumers_info("TL_CMD_run")}
+async def test_no_server_stores_or_distributes_commands(bus, connect_bus, weaver_client):
+    """Each worker's consumer was a cost, and the stream a second copy of the state's flights."""
+    js = weaver_client.jetstream()
+    await js.add_stream(name="TL_CMD_run", subjects=["tl.cmd.run.*.*"])  # an earlier version's
+    await connect_bus()
+    assert {info.config.name for info in await js.streams_info()} == {
+        *("TL_REPORT_run", "TL_BULK_run", "KV_TL_run")
+    }
 
 
 async def test_a_bus_knows_whether_another_weaver_was_there_when_it_connected(
@@ -538,13 +440,3 @@ def test_no_bytes_make_the_inlet_raise(data):
         inlet.take_report(Incoming(subject, data))
     assert len(got) + len(dropped) == 3
     assert not any(isinstance(message, Telemetry) for message in got)
-
-
-@pytest.mark.long
-async def test_more_workers_than_the_server_allows_a_stream_by_itself_have_a_consumer_each(
-    bus, kill_broker
-):
-    await bus.add_workers([(f"g{number}-0", 1) for number in range(1_001)])
-    state = await bus._streams.context.stream_info("TL_CMD_run")
-    assert state.state.consumer_count == 1_001
-    await kill_broker()  # it takes long over its own end with so many

@@ -22,8 +22,6 @@ OTHER = "g1-0"
 
 @pytest.fixture
 async def threadlet(bus, connect_worker):
-    await bus.add_workers([(MINE, 1)])
-    await bus.add_workers([(OTHER, 1)])
     return await connect_worker(MINE)
 
 
@@ -44,11 +42,10 @@ async def test_a_threadlet_sends_its_own_telemetry_events_and_acks(threadlet, ar
     }
 
 
-async def test_a_threadlet_pulls_and_acknowledges_its_own_commands(threadlet, bus, make):
+async def test_a_threadlet_receives_its_own_commands(threadlet, bus, make):
+    await threadlet.take_commands()
     await bus.send([make.command()])
-    message = await threadlet.pull()
-    await message.ack_sync()
-    assert codec.decode_command(message.data).id == "c1"
+    assert (await threadlet.command()).id == "c1"
     assert not threadlet.denials
 
 
@@ -68,17 +65,14 @@ async def test_a_threadlet_pulls_and_acknowledges_its_own_commands(threadlet, bu
         subjects.control("run", "operator", "actions.stop"),
         subjects.out("run", "verdict"),
         subjects.join("run"),
-        f"$JS.API.CONSUMER.MSG.NEXT.TL_CMD_run.{OTHER}_1",
-        f"$JS.ACK.TL_CMD_run.{OTHER}_1.1.1.1.1.0",
-        f"$JS.API.CONSUMER.MSG.NEXT.TL_CMD_run.{MINE}_2",
-        f"$JS.ACK.TL_CMD_run.{MINE}_2.1.1.1.1.0",
+        "$JS.API.INFO",
         "$JS.API.STREAM.CREATE.MINE",
-        "$JS.API.STREAM.DELETE.TL_CMD_run",
-        "$JS.API.STREAM.PURGE.TL_CMD_run",
-        "$JS.API.STREAM.MSG.GET.TL_CMD_run",
-        f"$JS.API.CONSUMER.DELETE.TL_CMD_run.{MINE}_1",
-        f"$JS.API.CONSUMER.DURABLE.CREATE.TL_CMD_run.{MINE}_1",
-        "$JS.API.CONSUMER.CREATE.TL_CMD_run.spy",
+        "$JS.API.STREAM.DELETE.TL_REPORT_run",
+        "$JS.API.STREAM.PURGE.TL_REPORT_run",
+        "$JS.API.STREAM.MSG.GET.TL_REPORT_run",
+        "$JS.API.CONSUMER.CREATE.TL_REPORT_run.spy",
+        "$JS.API.CONSUMER.MSG.NEXT.TL_REPORT_run.spy",
+        "$JS.ACK.TL_REPORT_run.spy.1.1.1.1.0",
         "$JS.API.DIRECT.GET.KV_TL_run",
         "$JS.API.STREAM.MSG.GET.KV_TL_run",
         "$KV.TL_run.epoch",
@@ -100,8 +94,9 @@ async def test_a_threadlet_may_not_publish(threadlet, subject):
         "_INBOX.>",
         "_INBOX_WEAVER_run.>",
         "_R_.>",
+        subjects.command("run"),
         subjects.command("run", OTHER, 1),
-        subjects.command("run", MINE, 1),
+        subjects.command("run", MINE, 2),
         subjects.telemetry("run", OTHER, 1),
         subjects.ack("run", "*"),
         subjects.out("run"),
@@ -172,8 +167,6 @@ AIMS = [
     "_INBOX_WEAVER_run.reports",
 ]
 
-PULL = f"$JS.API.CONSUMER.MSG.NEXT.TL_CMD_run.{MINE}_1"
-
 
 async def test_no_answer_to_a_threadlet_is_anybodys_question(
     threadlet, bus, arrivals, make, received
@@ -181,13 +174,8 @@ async def test_no_answer_to_a_threadlet_is_anybodys_question(
     client, ack = threadlet.client, codec.encode(make.ack())
     for aim in AIMS:
         await client.publish(subjects.ack("run", MINE, 1), ack, reply=aim)
-        await client.publish(PULL, b'{"batch": 1, "no_wait": true}', reply=aim)
-        beats = b'{"batch": 1, "expires": 1000000000, "idle_heartbeat": 100000000}'
-        await client.publish(PULL, beats, reply=aim)
     # The same once more with an answer: by then the others have been answered, too.
     await client.jetstream().publish(subjects.ack("run", MINE, 1), ack)
-    nothing_waits = b'{"batch": 1, "expires": 200000000, "no_wait": true}'
-    await client.request(PULL, nothing_waits, timeout=DEADLINE_S)
     await settle(client)
     await arrivals.until(lambda a: len(a.messages) == len(AIMS) + 1)
     await nothing_was_written(bus, received)
@@ -233,23 +221,7 @@ async def test_no_answer_to_a_person_is_anybodys_question(connect_person, bus, a
 
 async def nothing_was_written(bus, received):
     assert await bus.state.get("epoch") == b"7"
-    stream = await bus._streams.context.stream_info("TL_CMD_run")
-    assert stream.state.messages == 0
     assert not received
-
-
-async def test_a_worker_cannot_acknowledge_for_another(
-    threadlet, connect_worker, connect_person, bus, make
-):
-    await bus.send([make.command(worker=OTHER)])
-    other, alice = await connect_worker(OTHER), await connect_person("alice")
-    theirs = (await other.pull()).reply
-    missing = "$JS.API.DIRECT.GET.KV_TL_run.$KV.TL_run.missing"  # answered without a body
-    pull = b'{"batch": 1, "no_wait": true}'
-    assert await threadlet.is_denied(threadlet.client.publish(PULL, pull, reply=theirs))
-    assert await alice.is_denied(alice.client.publish(missing, b"", reply=theirs))
-    consumer = await bus._streams.context.consumer_info("TL_CMD_run", f"{OTHER}_1")
-    assert consumer.num_ack_pending == 1
 
 
 async def test_no_client_can_have_the_server_report_delivery_to_another(
@@ -265,20 +237,6 @@ async def test_no_client_can_have_the_server_report_delivery_to_another(
             traced = {"Nats-Trace-Dest": aim}
             hello = codec.encode(make.hello())
             assert await member.is_denied(member.client.publish(subject, hello, headers=traced))
-
-
-async def test_a_threadlet_cannot_divert_its_commands_to_another(threadlet, bus, make):
-    await threadlet.client.publish(
-        f"$JS.API.CONSUMER.MSG.NEXT.TL_CMD_run.{MINE}_1",
-        b"1",
-        reply=subjects.command("run", OTHER, 1),
-    )
-    await settle(threadlet.client)
-    await bus.send([make.command()])
-    await bus.send([make.command(id="c2")])
-    assert codec.decode_command((await threadlet.pull()).data).worker == MINE
-    stream = await bus._streams.context.stream_info("TL_CMD_run")
-    assert stream.state.messages == 2
 
 
 async def test_the_anonymous_are_refused(broker):
@@ -312,7 +270,7 @@ async def test_a_worker_that_signs_for_itself_is_refused(broker):
         subjects.roll_call("run"),
         subjects.pause_state("run"),
         subjects.control("run", "operator", "status"),
-        f"$JS.API.CONSUMER.MSG.NEXT.TL_CMD_run.{MINE}_1",
+        "$JS.API.CONSUMER.MSG.NEXT.TL_REPORT_run.spy",
         "$JS.API.STREAM.NAMES",
         "$SRV.PING",
         "$KV.TL_run.epoch",
@@ -408,11 +366,11 @@ async def test_a_person_reads_keys_as_a_plain_client_does(connect_person, bus):
         subjects.out("run", "verdict"),
         subjects.join("run"),
         "$KV.TL_run.knob.lr",
-        "$JS.API.STREAM.DELETE.TL_CMD_run",
+        "$JS.API.STREAM.DELETE.TL_REPORT_run",
         "$JS.API.STREAM.PURGE.KV_TL_run",
-        "$JS.API.STREAM.MSG.GET.TL_CMD_run",
-        f"$JS.API.CONSUMER.MSG.NEXT.TL_CMD_run.{MINE}_1",
-        f"$JS.ACK.TL_CMD_run.{MINE}_1.1.1.1.1.0",
+        "$JS.API.STREAM.MSG.GET.TL_REPORT_run",
+        "$JS.API.CONSUMER.MSG.NEXT.TL_REPORT_run.spy",
+        "$JS.ACK.TL_REPORT_run.spy.1.1.1.1.0",
         "_INBOX_WEAVER_run.reports",
         "_INBOX.other",
     ],

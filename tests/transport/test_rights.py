@@ -17,10 +17,6 @@ from torchloom_core.floor.files import private_folder, write_private
 from torchloom_core.live.transport.security import nats_jwt
 from torchloom_core.live.transport.security.credentials import Credentials, Keys
 
-OWN_COMMANDS = [
-    "$JS.API.CONSUMER.MSG.NEXT.TL_CMD_run.{name}_{life}",
-    "$JS.ACK.TL_CMD_run.{name}_{life}.>",
-]
 PUBLISHED_BY_WORKERS = [
     *("tl.telemetry.run.{name}.{life}", "tl.evt.run.{name}.{life}"),
     *("tl.bulk.run.{name}.{life}", "tl.ack.run.{name}.{life}"),
@@ -140,8 +136,8 @@ def test_only_the_runs_account_keeps_streams(credentials, keys):
 
 def test_the_subjects_between_the_accounts_are_listed(credentials, keys):
     accounts = trusted(credentials, keys)
-    for_workers = ["tl.roll.run", "tl.pause.run", "tl.steer.run"]
-    streams = ["tl.cmd.run.*.*", *for_workers, "tl.out.run.>"]
+    for_workers = ["tl.cmd.run.*.*", "tl.roll.run", "tl.pause.run", "tl.steer.run"]
+    streams = [*for_workers, "tl.out.run.>"]
     to_weaver = ["tl.telemetry.run.*.*", "tl.lighthouse.run"]
     by_workers = [*to_weaver, "tl.evt.run.*.*", "tl.bulk.run.*.*", "tl.ack.run.*.*"]
     assert passes(accounts["account"], "exports") == [
@@ -153,10 +149,7 @@ def test_the_subjects_between_the_accounts_are_listed(credentials, keys):
         ("stream", "workers", subject) for subject in to_weaver
     ]
     assert passes(accounts["workers"], "exports") == [("stream", subject) for subject in by_workers]
-    services = [
-        *("tl.ack.run.*.*", "tl.evt.run.*.*", "tl.bulk.run.*.*", "tl.join.run"),
-        *("$JS.ACK.TL_CMD_run.*.>", "$JS.API.CONSUMER.MSG.NEXT.TL_CMD_run.*"),
-    ]
+    services = ["tl.ack.run.*.*", "tl.evt.run.*.*", "tl.bulk.run.*.*", "tl.join.run"]
     assert passes(accounts["workers"], "imports") == [
         *[("service", "account", subject) for subject in services],
         *[("stream", "account", subject) for subject in for_workers],
@@ -179,8 +172,11 @@ def test_a_signing_key_gives_each_worker_its_own_name_and_incarnation_only(crede
     (scope,) = accounts["workers"]["signing_keys"]
     assert (scope["kind"], scope["key"], scope["role"]) == ("user_scope", "threadlets", "threadlet")
     assert scope["template"] == permitted(
-        own(PUBLISHED_BY_WORKERS, OWN_COMMANDS),
-        ["tl.roll.run", "tl.pause.run", "_INBOX_run_{{name()}}_{{tag(life)}}.>"],
+        own(PUBLISHED_BY_WORKERS),
+        [
+            *("tl.cmd.run.{{name()}}.{{tag(life)}}", "tl.roll.run", "tl.pause.run"),
+            "_INBOX_run_{{name()}}_{{tag(life)}}.>",
+        ],
         64,
     )
 

@@ -1,20 +1,24 @@
-"""A worker answers the Weaver's roll call, and nothing else on its subject, with a hello."""
+"""A worker answers the Weaver's roll call, and nothing else on its subject, with a hello.
+
+Nor does it take another's answer for a command.
+"""
 
 import asyncio
 
 import pytest
 
 from tests.settled import settle
-from tests.waiting import News
+from tests.waiting import News, soon
+from torchloom_core.floor.errors import MessageError
 from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import encode
 from torchloom_core.wire.messages import JoinReply, JoinRequest, RollCall
+from torchloom_threadlet.sidecar.commands import Commands
 from torchloom_threadlet.sidecar.roll_calls import RollCalls
 
 MINE = "g0-0"
 OTHER = "g1-0"
 ROLL = subjects.roll_call("run")
-PULL = f"$JS.API.CONSUMER.MSG.NEXT.TL_CMD_run.{OTHER}_1"
 
 
 class Member(News):
@@ -42,7 +46,6 @@ class Member(News):
 
 @pytest.fixture
 async def member(bus, connect_worker):
-    await bus.add_workers([(MINE, 1), (OTHER, 1)])
     member = Member()
     await member.subscribe((await connect_worker(MINE)).client)
     return member
@@ -62,13 +65,7 @@ async def test_an_answer_of_the_servers_is_no_roll_call(member, bus, connect_wor
     ack = encode(make.ack(worker=OTHER))
     await attacker.publish(subjects.ack("run", OTHER, 1), ack, reply=ROLL)
     await attacker.publish(subjects.event("run", OTHER, 1), encode(make.hello()), reply=ROLL)
-    await attacker.publish(PULL, b'{"batch": 1, "no_wait": true}', reply=ROLL)
-    beats = b'{"batch": 1, "expires": 700000000, "idle_heartbeat": 100000000}'
-    await attacker.publish(PULL, beats, reply=ROLL)
-    await member.until(lambda: len(member.messages) >= 6)  # PubAcks, statuses, heartbeats
-    await bus.send([make.command(worker=OTHER)])
-    await attacker.publish(PULL, b"1", reply=ROLL)
-    await member.until(lambda: any(b'"command"' in message.data for message in member.messages))
+    await member.until(lambda: len(member.messages) == 2)  # PubAcks
     assert member.hellos == 0
     await bus.roll_call(4)
     await member.until(lambda: member.hellos == 1)
@@ -85,6 +82,22 @@ async def test_an_answer_to_a_joiner_is_no_roll_call(member, bus, connect_joiner
         await joiner.client.publish(subjects.join("run"), body, reply=ROLL)
     await member.until(lambda: len(member.messages) == 3)
     assert member.hellos == 0
+
+
+async def test_an_answer_of_the_servers_is_no_command(bus, connect_worker, make):
+    taken = asyncio.Queue()
+    mine, attacker = await connect_worker(MINE), (await connect_worker(OTHER)).client
+    await Commands("run", MINE, 1, taken.put, taken.put).subscribe(mine.client)
+    await mine.take_commands()  # the same once more
+    aim, ack = subjects.command("run", MINE, 1), encode(make.ack(worker=OTHER))
+    await attacker.publish(subjects.ack("run", OTHER, 1), ack, reply=aim)
+    await attacker.publish(subjects.event("run", OTHER, 1), encode(make.command()), reply=aim)
+    for _ in range(2):
+        with pytest.raises(MessageError):  # a PubAck
+            await mine.command()
+    await bus.send([make.command()])
+    assert await soon(taken.get()) == await mine.command()
+    assert taken.empty()
 
 
 class Message:

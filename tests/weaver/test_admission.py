@@ -38,9 +38,9 @@ async def test_the_name_of_a_worker_that_an_earlier_weaver_enrolled_is_refused_t
     await worker.publish(subjects.event("run", "g0-0", 7), codec.encode(hello))
     await noticed.next_msg(DEADLINE_S)
     for name, version, error in (
-        ("g0-0", 2, "g0-0 is already enrolled by another running process (node n0"),
-        ("g1-0", 2, ""),
-        ("g2-0", 1, "need wire version 2, was 1: install the same version of torchloom"),
+        ("g0-0", 3, "g0-0 is already enrolled by another running process (node n0"),
+        ("g1-0", 3, ""),
+        ("g2-0", 2, "need wire version 3, was 2: install the same version of torchloom"),
     ):
         key = nats_jwt.public_key(nats_jwt.new_seed("user"))
         request = JoinRequest(run="run", worker=name, incarnation=8, public_key=key, v=version)
@@ -56,9 +56,9 @@ async def test_the_name_of_a_worker_that_an_earlier_weaver_enrolled_is_refused_t
 
 async def test_a_worker_of_an_earlier_version_is_not_registered(url, tmp_path, logged):
     worker = await _worker(url, Credentials.find(tmp_path, "run"), "g0-0", 7)
-    hello = Hello(run="run", worker="g0-0", incarnation=7, group="g0", rank=0, node="n0", v=1)
+    hello = Hello(run="run", worker="g0-0", incarnation=7, group="g0", rank=0, node="n0", v=2)
     await worker.publish(subjects.event("run", "g0-0", 7), codec.encode(hello))
-    refusal = "g0-0 is not registered, restart its trainer: need wire version 2, was 1: install"
+    refusal = "g0-0 is not registered, restart its trainer: need wire version 3, was 2: install"
     await logged.eventually(lambda lines: any(line.startswith(refusal) for line in lines))
     await worker.close()
 

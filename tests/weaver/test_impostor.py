@@ -24,7 +24,6 @@ pytestmark = pytest.mark.integration
 
 WORKER = "g0-0"
 STALE_S = 2.0
-PULL = b'{"batch": 1, "no_wait": true}'
 
 
 class Worker(Member):
@@ -35,8 +34,7 @@ class Worker(Member):
         self._identity = {"run": "run", "worker": WORKER, "incarnation": incarnation}
         self.own = ("run", WORKER, incarnation)
         self.inbox = subjects.inbox_prefix(*self.own)
-        self.consumer = subjects.command_consumer(WORKER, incarnation)
-        self.pull_subject = f"$JS.API.CONSUMER.MSG.NEXT.TL_CMD_run.{self.consumer}"
+        self.commands = subjects.command(*self.own)
         self.seed = nats_jwt.new_seed("user")
 
     async def enrol(self, joiner):
@@ -146,26 +144,20 @@ async def test_an_earlier_holder_of_a_name_does_not_affect_its_present_incarnati
     impostor, real = Worker(earlier), Worker(present)
     for number, worker in enumerate((impostor, real)):
         await worker.connect(url, await worker.enrol(joiner))
+        await worker.take_commands()
         await worker.send(worker.hello())
         await person.until(lambda number=number: len(person.all_published("notice")) > number)
     beating = asyncio.create_task(real.beat())
 
     dump = b'{"action": {"kind": "dump", "worker": "g0-0"}}'
     assert msgspec.json.decode(await person.ask("propose", dump))["ok"]
-    pulled = await real.pull()
-    command = codec.decode_command(pulled.data)
+    command = await real.command()
 
-    # The server refuses to subscribe, pull, acknowledge or publish as the present incarnation.
-    client = impostor.client
-    assert await impostor.is_denied(client.subscribe(f"{real.inbox}.>"))
-    aim = f"{impostor.inbox}.x"
-    assert await impostor.is_denied(client.publish(real.pull_subject, PULL, reply=aim))
-    assert await impostor.is_denied(client.publish(pulled.reply, b"+ACK"))
+    # The server refuses to subscribe or publish as the present incarnation.
+    for subject in (f"{real.inbox}.>", real.commands):
+        assert await impostor.is_denied(impostor.client.subscribe(subject))
     for forged in (real.exit(), real.telemetry(99), real.ack(command, "failed"), real.hang()):
         assert await impostor.is_denied(impostor.send(forged, as_incarnation=real))
-    # Its own consumer is gone, and never had the command.
-    with pytest.raises(nats.errors.NoRespondersError):
-        await client.request(impostor.pull_subject, PULL, timeout=DEADLINE_S)
     # The Weaver or the kernel ignores these, as its own incarnation.
     for late in (impostor.hello(), impostor.exit(), impostor.hang(), impostor.telemetry(99)):
         await impostor.send(late)
@@ -179,6 +171,8 @@ async def test_an_earlier_holder_of_a_name_does_not_affect_its_present_incarnati
     (row,) = status.workers
     assert (row.incarnation, row.state, row.step) == (present, "training", 1)
     assert [flight.status for flight in status.flights] == ["issued"]
+    with pytest.raises(TimeoutError):
+        await impostor._commands.next_msg(0.01)
 
     await real.send(real.ack(command))
     await person.until(lambda: person.all_published("outcome"))
@@ -207,31 +201,3 @@ async def test_an_incarnation_that_never_started_cannot_take_the_name_from_the_n
     assert [row.incarnation for row in status.workers] == [real.incarnation]
     for worker in (impostor, real):
         await worker.client.close()
-
-
-async def test_a_worker_without_its_consumer_gets_it_back_with_its_next_hello(
-    scene, tmp_path, monkeypatch
-):
-    monkeypatch.setattr("torchloom_core.live.transport.jetstream._CONSUMER_SURE_S", 0.0)
-    url, person, joiner = scene
-    await person.listen()
-    worker = Worker(1000)
-    await worker.connect(url, await worker.enrol(joiner))
-    weaver = await nats.connect(
-        url, user_credentials=str(Credentials.find(tmp_path, "run").weaver_creds)
-    )
-
-    async def has_its_consumer():
-        return await consumers(weaver) == ["g0-0_1000"]
-
-    for _ in range(2):
-        await worker.send(worker.hello())
-        await eventually(has_its_consumer)
-        await weaver.jetstream().delete_consumer("TL_CMD_run", "g0-0_1000")
-    assert len(person.all_published("notice")) <= 1
-    for client in (weaver, worker.client):
-        await client.close()
-
-
-async def consumers(client):
-    return [info.name for info in await client.jetstream().consumers_info("TL_CMD_run")]

@@ -10,6 +10,7 @@ from tests.waiting import News, soon
 from torchloom_core.floor.clock import SECOND_NS, ManualClock
 from torchloom_core.floor.errors import BrokerError, RefusedByBrokerError
 from torchloom_core.live.weaver import outbox as outbox_module
+from torchloom_core.live.weaver.courier import Courier
 from torchloom_core.live.weaver.outbox import AT_KEY, Outbox
 from torchloom_core.wire.commands import Command
 from torchloom_core.wire.decisions import Issue, KnobDesired, Notice, Withdrawal
@@ -37,15 +38,11 @@ class Bus(News):
     async def store(self, entries):
         await self._do(("store", dict(entries)))
 
-    async def send(self, commands, is_wanted):
+    async def connected(self):
+        pass
+
+    async def send(self, commands):
         await self._do(("send", [command.id for command in commands]))
-
-    async def withdraw(self, worker, commands):
-        await self._do(("withdraw", worker, list(commands)))
-
-    async def add_workers(self, workers):
-        if workers:
-            await self._do(("add", list(workers)))
 
     async def roll_call(self, epoch, workers):
         await self._do(("roll", epoch, list(workers)))
@@ -70,8 +67,13 @@ def withheld():
 
 
 @pytest.fixture
-def outbox(bus, clock, withheld):
-    return Outbox(bus, clock, 7, withheld.extend)
+def courier(bus, clock):
+    return Courier(bus, clock)
+
+
+@pytest.fixture
+def outbox(bus, clock, courier, withheld):
+    return Outbox(bus, clock, 7, courier, withheld.extend)
 
 
 @pytest.fixture
@@ -152,13 +154,6 @@ async def test_a_command_posted_while_something_is_stored_waits_for_its_own_stat
     assert also_sent == ("send", ["c2"])
 
 
-async def test_withdrawn_and_sent_commands_stay_in_order(outbox, bus):
-    outbox.post([issue(1), Withdrawal(command="c0", worker="w1"), issue(2), issue(3)], {}, seq=1)
-    async with running(outbox):
-        await outbox.drained()
-    assert bus.done[1:] == [("send", ["c1"]), ("withdraw", "w1", ["c0"]), ("send", ["c2", "c3"])]
-
-
 async def test_while_the_broker_is_away_only_the_newest_value_of_a_key_waits(outbox, bus, pause):
     pause(0.01)
     bus.failures = [BrokerError("away")] * 3
@@ -206,33 +201,6 @@ async def test_a_command_that_passes_its_deadline_waiting_is_sent_no_more(
     assert bus.done[1:] == [("send", ["c2"])]
 
 
-async def test_new_workers_get_their_consumers_before_their_commands(outbox, bus):
-    for incarnation in (1, 2):
-        outbox.add_worker("w1", incarnation)
-    outbox.post([issue(1)], {}, seq=1)
-    async with running(outbox):
-        await outbox.drained()
-    assert bus.done[1:] == [("add", [("w1", 2)]), ("send", ["c1"])]
-
-
-@pytest.mark.parametrize("error", [BrokerError("away"), RefusedByBrokerError("no such name")])
-async def test_workers_that_could_not_be_added_delay_nothing_and_come_with_the_next_unless_refused(
-    outbox, bus, monkeypatch, error
-):
-    with monkeypatch.context() as away:
-        away.setattr(bus, "add_workers", raising(error))
-        outbox.add_worker("w1", 1)
-        outbox.post([issue(1)], {}, seq=1)
-        async with running(outbox):
-            await outbox.drained()
-    assert bus.done[1:] == [("send", ["c1"])]
-    outbox.add_worker("w2", 1)
-    async with running(outbox):
-        await outbox.drained()
-    again = [] if isinstance(error, RefusedByBrokerError) else [("w1", 1)]
-    assert bus.done[-1] == ("add", [*again, ("w2", 1)])
-
-
 def stranger(worker):
     return Notice(kind="stranger", text="", worker=worker)
 
@@ -252,89 +220,47 @@ async def test_a_worker_without_a_hello_gets_a_roll_call_but_not_at_every_tick(o
     assert calls == [("roll", 7, ["g0-0", "g1-0"]), ("roll", 7, ["g2-0"])]
 
 
-@pytest.mark.parametrize(
-    ("operation", "output"),
-    [
-        ("roll_call", None),
-        ("withdraw", Withdrawal(command="c0", worker="w0")),
-        ("add_workers", None),
-    ],
-)
-async def test_a_failure_of_the_broker_is_one_line_in_the_log_and_delays_nothing(
-    outbox, bus, monkeypatch, caplog, operation, output
+async def test_a_roll_call_that_fails_is_one_line_in_the_log_and_delays_nothing(
+    outbox, bus, monkeypatch, caplog
 ):
-    monkeypatch.setattr(bus, operation, raising(RefusedByBrokerError("not now")))
-    outbox.add_worker("w0", 1)
-    outbox.post([issue(1)] if output is None else [output, issue(1)], {}, seq=1)
-    outbox.call(["x-0"] if operation == "roll_call" else [])
+    monkeypatch.setattr(bus, "roll_call", raising(RefusedByBrokerError("not now")))
+    outbox.post([issue(1)], {}, seq=1)
+    outbox.call(["x-0"])
     async with running(outbox):
         await outbox.drained()
     assert bus.done[-1] == ("send", ["c1"])
     assert [record.getMessage() for record in caplog.records] == ["not now"]
 
 
-async def test_commands_that_could_not_be_sent_are_sent_later_but_not_past_their_deadline(
-    outbox, bus, clock, pause, caplog, monkeypatch
+async def test_a_command_withdrawn_before_sending_is_reported_as_withheld(
+    outbox, bus, withheld, monkeypatch
 ):
-    pause(0.01)
-    failing = [BrokerError("away"), BrokerError("still away")]
-    send = bus.send
+    gate = asyncio.Event()
+    store = bus.store
 
-    async def fail(commands, is_wanted):
-        if failing:
-            clock.advance_s(1)
-            raise failing.pop(0)
-        await send(commands, is_wanted)
+    async def slowly(entries):
+        await store(entries)
+        await gate.wait()
 
-    monkeypatch.setattr(bus, "send", fail)
-    outbox.post([issue(1, after_s=1), issue(2, after_s=2), issue(3)], {}, seq=1)
-    async with running(outbox):
-        await outbox.drained()
-    assert bus.done[-1] == ("send", ["c2", "c3"])
-    assert [record.getMessage() for record in caplog.records] == [
-        "3 commands wait, the first is c1 to w1: away",
-        "3 commands wait, the first is c1 to w1: still away",
-    ]
-
-
-async def test_commands_are_not_offered_again_without_a_pause(outbox, bus, pause, monkeypatch):
-    pause(3600.0)
-    offered = asyncio.Event()
-    attempts = []
-
-    async def fail(commands, is_wanted):
-        attempts.append(len(commands))
-        offered.set()
-        raise BrokerError("away")
-
-    monkeypatch.setattr(bus, "send", fail)
-    outbox.post([issue(1), issue(2)], {}, seq=1)
-    async with running(outbox):
-        await soon(offered.wait())
-        for _ in range(1_000):
-            await asyncio.sleep(0)
-    assert attempts == [2]
-
-
-async def test_a_command_withdrawn_before_sending_is_reported_as_withheld(outbox, bus, withheld):
-    outbox.post([issue("7.1"), issue("7.2"), issue("6.3")], {}, seq=1)
+    monkeypatch.setattr(bus, "store", slowly)
+    outbox.post([issue("7.1"), issue("7.2"), issue("7.3"), issue("6.3")], {}, seq=1)
+    # The Weaver of epoch 6 may have sent its own.
     taken_back = [Withdrawal(command=f"c{n}", worker=f"w{n}") for n in ("7.2", "6.3")]
     outbox.post(taken_back, {}, seq=2)
     async with running(outbox):
+        await bus.until(lambda: bus.done)
+        outbox.post([Withdrawal(command="c7.3", worker="w7.3")], {}, seq=3)
+        gate.set()
         await outbox.drained()
-        outbox.post([Withdrawal(command="c7.1", worker="w7.1")], {}, seq=3)
+        outbox.post([Withdrawal(command="c7.1", worker="w7.1")], {}, seq=4)
         await outbox.drained()
-    assert [done for done in bus.done if done[0] != "store"] == [
-        ("send", ["c7.1"]),
-        ("withdraw", "w6.3", ["c6.3"]),  # the Weaver of epoch 6 may have sent it
-        ("withdraw", "w7.1", ["c7.1"]),
-    ]
-    assert withheld == ["c7.2"]
+    assert [done for done in bus.done if done[0] != "store"] == [("send", ["c7.1"])]
+    assert withheld == ["c7.2", "c7.3"]
 
 
 async def test_only_the_newest_unpublished_messages_wait(bus, clock, monkeypatch):
     monkeypatch.setattr(outbox_module, "_MOST_UNPUBLISHED", 3)
-    outbox = Outbox(bus, clock, 7, print)
+    outbox = Outbox(bus, clock, 7, Courier(bus, clock), print)
     outbox.post([issue(1), issue(2)], {}, seq=1)
     outbox.post([Withdrawal(command="c1", worker="w1"), *[stranger("x-0")] * 2], {}, seq=2)
     async with running(outbox):
@@ -368,8 +294,8 @@ async def test_the_position_of_the_state_is_stored_after_all_of_it(outbox, bus, 
 async def test_outputs_posted_while_others_are_sent_are_awaited_too(outbox, bus, monkeypatch):
     send, store = bus.send, bus.store
 
-    async def send_and_post(commands, is_wanted):
-        await send(commands, is_wanted)
+    async def send_and_post(commands):
+        await send(commands)
         outbox.post([stranger("x-0")], {}, seq=2)
         outbox.call(["x-0"])
 
@@ -384,26 +310,6 @@ async def test_outputs_posted_while_others_are_sent_are_awaited_too(outbox, bus,
     async with running(outbox):
         await outbox.drained()
     assert bus.done[-2:] == [("store", {AT_KEY: b'{"seq":2}'}), ("roll", 7, ["x-0"])]
-
-
-async def test_commands_and_withdrawals_are_sent_in_batches(outbox, bus, monkeypatch):
-    monkeypatch.setattr(outbox_module, "_AT_ONCE", 2)
-    at_work, most = set(), []
-
-    async def withdraw(worker, commands):
-        at_work.add(worker)
-        await asyncio.sleep(0)
-        most.append(len(at_work))
-        at_work.discard(worker)
-
-    monkeypatch.setattr(bus, "withdraw", withdraw)
-    withdrawals = [Withdrawal(command=f"c{n}", worker=f"w{n}") for n in range(5)]
-    outbox.post([*withdrawals, *map(issue, range(5))], {}, seq=1)
-    async with running(outbox):
-        await outbox.drained()
-    assert max(most) == 2
-    assert len(most) == 5
-    assert bus.done[1:] == [("send", ["c0", "c1"]), ("send", ["c2", "c3"]), ("send", ["c4"])]
 
 
 async def test_while_many_messages_are_published_other_tasks_run(outbox, bus, monkeypatch):

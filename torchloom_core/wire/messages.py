@@ -43,7 +43,7 @@ from torchloom_core.wire.limits import (
 from torchloom_core.wire.links import ProbeAddress
 from torchloom_core.wire.placement import Placement
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 """The version of all messages; a Weaver and its Threadlets must have the same one."""
 
 CALLED_AT_ONCE = 1000

@@ -1,4 +1,4 @@
-"""The names of NATS subjects, streams, consumers and buckets.
+"""The names of NATS subjects, streams and buckets.
 
 =================================  ========  ====================================================
 subject                            encoding  content
@@ -6,7 +6,7 @@ subject                            encoding  content
 ``tl.telemetry.<run>.<w>.<i>``     msgpack   :class:`~torchloom_core.wire.messages.Telemetry`
 ``tl.evt.<run>.<w>.<i>``           JSON      ``Hello``, ``Exit``, ``Note``, in ``TL_REPORT_<run>``
 ``tl.bulk.<run>.<w>.<i>``          JSON      an event above 32 KiB, in stream ``TL_BULK_<run>``
-``tl.cmd.<run>.<w>.<i>``           JSON      ``Command``, in stream ``TL_CMD_<run>``
+``tl.cmd.<run>.<w>.<i>``           JSON      ``Command``
 ``tl.ack.<run>.<w>.<i>``           JSON      ``Ack``, in stream ``TL_REPORT_<run>``
 ``tl.roll.<run>``                  JSON      ``RollCall``
 ``tl.pause.<run>``                  JSON      ``PauseState``
@@ -108,11 +108,6 @@ def out(run: str, kind: str = ">") -> str:
     return f"tl.out.{run}.{kind}"
 
 
-def command_stream(run: str) -> str:
-    """Return the name of the JetStream stream of commands."""
-    return f"TL_CMD_{run}"
-
-
 def report_stream(run: str) -> str:
     """Return the name of the JetStream stream of acks and events."""
     return f"TL_REPORT_{run}"
@@ -121,11 +116,6 @@ def report_stream(run: str) -> str:
 def bulk_stream(run: str) -> str:
     """Return the name of the JetStream stream of large events."""
     return f"TL_BULK_{run}"
-
-
-def command_consumer(worker: str, incarnation: int | str) -> str:
-    """Return the name of the consumer from which a worker's incarnation pulls its commands."""
-    return f"{worker}_{incarnation}"
 
 
 def bucket(run: str) -> str:

@@ -67,7 +67,6 @@ class Sidecar:
         self.stopped: Any = None
         self._urgent = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._pulling: asyncio.Task[None] | None = None
         self._subscribed_client: Client | None = None
         self._limited_log = RateLimitedLog(_logger)
         self._heartbeat = Batches(hello, attach.sent)
@@ -233,15 +232,12 @@ class Sidecar:
     # --- the Weaver's side ------------------------------------------------------------------
 
     async def _on_connected(self, client: Client) -> None:
-        """Set up a new connection: send a hello, subscribe to roll calls, pull commands."""
+        """Subscribe over a new connection, and send a hello."""
         if client is not self._subscribed_client:
             self._subscribed_client = client
+            await self._commands.subscribe(client)
             await client.subscribe(subjects.roll_call(self._hello.run), cb=self._roll_calls.take)
             await client.subscribe(subjects.pause_state(self._hello.run), cb=self._on_pause_state)
-        if self._pulling is not None:
-            # A long poll from before the broker's restart would wait for its timeout.
-            self._pulling.cancel()
-        self._pulling = self._spawn(self._commands.pull(client))
         self._send_hello()
 
     def announce(self) -> None:
@@ -275,7 +271,6 @@ class Sidecar:
 
     def _on_stored(self, ack: Ack) -> None:
         self._to_link(ipc.Stored(command=ack.command, epoch=ack.epoch))
-        self._spawn(self._commands.settled(ack))
 
     def _hello_now(self) -> Hello:
         epoch = max(self._hello.epoch, self._roll_calls.epoch)

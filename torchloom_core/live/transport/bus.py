@@ -1,16 +1,15 @@
 """The Weaver's side of the bus: incoming messages, outgoing messages, and stored state.
 
-Calls that write (:meth:`NatsBus.send`, :meth:`NatsBus.store`, ...) return once the broker has
-stored the write, wait for a restart of the broker, and raise
-:class:`~torchloom_core.floor.errors.BrokerError` if it takes too long.
+Calls that write (:meth:`NatsBus.store`, ...) return once the broker has stored the write, wait for
+a restart of the broker, and raise :class:`~torchloom_core.floor.errors.BrokerError` if it takes too
+long.
 
 People, the kill switch, joiners and telemetry have a connection each, in addition to the one for
 all else: a server delivers a connection's messages in order, and cuts off one that falls behind.
 """
 
 import asyncio
-import itertools
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -44,7 +43,6 @@ _BULK_IN_FLIGHT = 64
 _PENDING_MESSAGES = 1 << 20
 _PENDING_BYTES = 1 << 29
 _OUTBOX_MESSAGES = 4096
-_AT_ONCE = 100
 _CLOSE_S = 5.0
 _EPOCH_LOOKS_S = (0.0, 0.05, 0.5)
 
@@ -136,25 +134,20 @@ class NatsBus:
         await self._subscribe(subjects.lighthouse(self._run), self._take_view)
         await self._link.settle()
 
-    async def add_workers(self, workers: Sequence[tuple[str, int]]) -> None:
-        """Make the durable consumers from which these incarnations pull commands; repeatable."""
-        for start in range(0, len(workers), _AT_ONCE):
-            at_once = itertools.starmap(self._streams.add_worker, workers[start : start + _AT_ONCE])
-            for error in await asyncio.gather(*at_once, return_exceptions=True):
-                if error is not None:
-                    raise error
+    async def connected(self) -> None:
+        """Wait until the broker is connected."""
+        await self._link.connected()
 
-    async def send(
-        self, commands: Sequence[Command], is_wanted: Callable[[str], bool] = lambda _: True
-    ) -> None:
-        """Store commands once each; an attempt leaves out those that ``is_wanted(id)`` denies."""
-        await self._streams.send(commands, is_wanted)
+    async def send(self, commands: Sequence[Command]) -> None:
+        """Publish commands to their workers; BrokerError if the connection fails meanwhile."""
 
-    async def withdraw(self, worker: str, commands: Iterable[str]) -> None:
-        """Delete stored commands; of an earlier Weaver's, all earlier ones to the worker."""
-        await self._streams.withdraw(
-            worker, [f"{command}:{self.state.epoch}" for command in commands]
-        )
+        async def publish() -> None:
+            for one in commands:
+                subject = subjects.command(self._run, one.worker, one.incarnation)
+                await self._link.client.publish(subject, encode(one))
+            await self._link.client.flush()
+
+        await self._link.attempt("send commands", publish)
 
     async def roll_call(self, epoch: int, workers: Sequence[str] = ()) -> None:
         """Request a hello from these workers, or from all."""

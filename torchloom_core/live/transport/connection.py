@@ -129,6 +129,19 @@ class Connection:
             f"{self._url}: {what}: need an answer within {RETRY_S:g} s, was {_one_line(reason)}"
         )
 
+    async def connected(self) -> None:
+        """Wait until the broker is connected."""
+        await self._connected.wait()
+
+    async def attempt(self, what: str, call: Callable[[], Awaitable[_T]]) -> _T:
+        """Do the same as :meth:`persist`, but once."""
+        try:
+            return await call()
+        except _FINAL_ERRORS as error:
+            raise RefusedByBrokerError(f"{self._url}: {what}: {_one_line(error)}") from None
+        except (nats.errors.Error, TimeoutError) as error:
+            raise BrokerError(f"{self._url}: {what}: {_one_line(error)}") from None
+
     async def persist_if_allowed(self, what: str, call: Callable[[], Awaitable[None]]) -> None:
         """Do the same as :meth:`persist`, but fail at once if the server denies permission."""
         self._denied = asyncio.Event()

@@ -23,6 +23,7 @@ from torchloom_core.live.trajectory.writer import TrajectoryWriter
 from torchloom_core.live.transport import NatsBus
 from torchloom_core.live.transport.security.enrolment import Enrolment
 from torchloom_core.live.weaver.admission import admitted
+from torchloom_core.live.weaver.courier import Courier
 from torchloom_core.live.weaver.deadline_guard import DeadlineGuard
 from torchloom_core.live.weaver.effectors import Effectors
 from torchloom_core.live.weaver.epoch_rise import EpochWatch
@@ -97,12 +98,13 @@ class Weaver:
         self._limited_log = RateLimitedLog(log, clock.now_ns)
         warn = self._limited_log.add
         self._clocks = WorkerClocks(warn)
+        self._courier = Courier(bus, clock, self._clocks.moved)
         self._outbox = Outbox(
             bus,
             clock,
             epoch,
+            self._courier,
             withheld=lambda commands: self.enter(Withheld(commands=commands)),
-            moved=self._clocks.moved,
         )
         links = RendezvousLinks(config, plugins, self._kernel.host.quarantined, self.enter)
         self._effectors = Effectors(
@@ -143,10 +145,8 @@ class Weaver:
             if isinstance(message, Request):
                 self._bus.publish("request", message)
             if isinstance(message, Hello):
-                # At each hello, as NATS deletes a consumer that was idle for long.
-                if self._kernel.fleet.is_registered(message.worker, message.incarnation):
-                    self._outbox.add_worker(message.worker, message.incarnation)
                 self._clocks.take(message, ts_ns)
+                self._courier.reached(message.worker, message.incarnation)
             if outputs:
                 self._post(outputs)
         except TorchloomError as error:

@@ -12,17 +12,19 @@ visible; one that is behind cannot be distinguished from a slow hello.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from torchloom_core.floor.clock import SECOND_NS, Clock
 from torchloom_core.floor.errors import BrokerError, RefusedByBrokerError
+from torchloom_core.floor.first_done import first_done
 from torchloom_core.floor.persistent_table import Changes
 from torchloom_core.live.transport import NatsBus
+from torchloom_core.live.weaver.courier import Courier
 from torchloom_core.wire import codec
 from torchloom_core.wire.commands import Command
-from torchloom_core.wire.decisions import Issue, Output, Withdrawal
+from torchloom_core.wire.decisions import CommandStatus, Issue, Output, Withdrawal
 from torchloom_core.wire.messages import Hello
 
 log = logging.getLogger(__name__)
@@ -33,7 +35,6 @@ _PAUSE_S = 1.0
 _MOST_UNPUBLISHED = 50_000
 _CALL_EVERY_NS = 5 * SECOND_NS
 _PUBLISHED_AT_ONCE = 500
-_AT_ONCE = 500
 
 _APART_NS = 5 * SECOND_NS
 """A smaller difference is ignored: deadlines are longer."""
@@ -52,8 +53,7 @@ class Outbox:
 
     While the broker is unreachable, one value per state entry waits, commands wait until their
     deadline, and the newest messages wait to be published. ``withheld`` gets the ids of commands
-    that were withdrawn before they were sent; ``moved`` shifts a command's times to its host's
-    clock.
+    that were withdrawn before they were sent.
     """
 
     def __init__(
@@ -61,19 +61,17 @@ class Outbox:
         bus: NatsBus,
         clock: Clock,
         epoch: int,
+        courier: Courier,
         withheld: Callable[[tuple[str, ...]], None],
-        moved: Callable[[Command], Command] = lambda command: command,
     ) -> None:
-        self._moved = moved
         self._bus = bus
+        self._courier = courier
         self._clock = clock
         self._epoch = epoch
         self._withheld = withheld
-        self._taken_back: set[str] = set()
-        self._unsent: set[str] = set()
+        self._held: list[str] = []
+        self._unsent: list[str] = []
         self._entries: dict[str, bytes | None] = {}
-        self._waiting: deque[Issue | Withdrawal] = deque()
-        self._new_workers: dict[str, int] = {}
         self._without_hello: Sequence[str] = ()
         self._call_ns = 0
         self._posted_seq = self._stored_seq = 0
@@ -87,7 +85,7 @@ class Outbox:
         """Return how many entries wait, by queue."""
         return {
             "state": len(self._entries),
-            "commands": len(self._waiting),
+            "commands": self._courier.waiting(),
             "publications": len(self._unpublished),
         }
 
@@ -102,18 +100,17 @@ class Outbox:
         self._posted_seq = seq
         for output in outputs:
             match output:
-                case Issue():
-                    self._waiting.append(output)
+                case Issue(command=command):
+                    self._courier.hold(command)
+                    self._held.append(command.id)
                 case Withdrawal(command=command_id):
-                    self._waiting.append(output)
-                    self._taken_back.add(command_id)
+                    never_sent = self._courier.withdraw(command_id)
+                    # The last Weaver may have sent a command of an earlier epoch.
+                    if never_sent and command_id.startswith(f"c{self._epoch}."):
+                        self._unsent.append(command_id)
+                case CommandStatus():
+                    self._courier.note(output.command, output.status)
         self._unpublished.extend(outputs)
-        self._idle.clear()
-        self._some.set()
-
-    def add_worker(self, worker: str, incarnation: int) -> None:
-        """Make the consumer of a worker's present incarnation, before more commands are sent."""
-        self._new_workers[worker] = incarnation
         self._idle.clear()
         self._some.set()
 
@@ -126,14 +123,20 @@ class Outbox:
 
     async def run(self) -> None:
         """Send until cancelled, while the broker is reachable; or raise RefusedByBrokerError."""
+        await first_done(self._store_and_publish(), self._courier.run())
+
+    async def _store_and_publish(self) -> None:
         while True:
             await self._some.wait()
             self._some.clear()
             # What is posted while this is stored is not sent before its own state is stored.
-            waiting, self._waiting = self._waiting, deque()
+            held, self._held = self._held, []
+            unsent, self._unsent = self._unsent, []
             await self.store()
-            await self._add_new_workers()
-            await self._carry_out(self._in_time(waiting))
+            self._courier.send(held)
+            if unsent:
+                self._withheld(tuple(unsent))
+            await self._call_without_hello()
             await self._publish_all()
             if not self._some.is_set():
                 self._idle.set()
@@ -141,6 +144,7 @@ class Outbox:
     async def drained(self) -> None:
         """Wait until everything posted so far was sent."""
         await self._idle.wait()
+        await self._courier.drained()
 
     async def stored(self, seq: int) -> None:
         """Wait until the state up to input ``seq``, whose outputs were posted, is stored."""
@@ -161,21 +165,9 @@ class Outbox:
                 raise
             except BrokerError as error:
                 log.warning("the state is not stored yet: %s", error)
-                self._waiting = self._in_time(self._waiting)
                 await asyncio.sleep(_PAUSE_S)
                 newer, self._entries = self._entries, {}
                 entries = {key: data for key, data in entries.items() if key not in newer} | newer
-
-    async def _add_new_workers(self) -> None:
-        new_workers, self._new_workers = self._new_workers, {}
-        try:
-            await self._bus.add_workers(list(new_workers.items()))
-        except RefusedByBrokerError as error:
-            log.warning("%s", error)
-        except BrokerError as error:
-            log.warning("%s", error)
-            self._new_workers = new_workers | self._new_workers
-        await self._call_without_hello()
 
     async def _call_without_hello(self) -> None:
         """Request a hello from workers that report without one; each tick names them again."""
@@ -189,70 +181,12 @@ class Outbox:
         except BrokerError as error:
             log.warning("%s", error)
 
-    async def _carry_out(self, waiting: deque[Issue | Withdrawal]) -> None:
-        while waiting:
-            commands: list[Command] = []
-            withdrawn: dict[str, list[str]] = {}
-            withheld: list[str] = []
-            while waiting and len(commands) + len(withdrawn) < _AT_ONCE:
-                match waiting[0]:
-                    case Issue(command=command) if command.id in self._taken_back:
-                        # The last Weaver may have sent a command of an earlier epoch.
-                        if command.id.startswith(f"c{self._epoch}."):
-                            self._unsent.add(command.id)
-                    case Issue(command=command) if not withdrawn:
-                        commands.append(command)
-                    case Withdrawal(command=command_id) if command_id in self._unsent:
-                        self._unsent.discard(command_id)
-                        self._taken_back.discard(command_id)
-                        withheld.append(command_id)
-                    case Withdrawal(worker=worker, command=command_id):
-                        self._taken_back.discard(command_id)
-                        withdrawn.setdefault(worker, []).append(command_id)
-                    case _:
-                        break  # what was taken so far goes first
-                waiting.popleft()
-            await self._send(commands)
-            await asyncio.gather(*(self._withdraw(*worker) for worker in withdrawn.items()))
-            if withheld:
-                self._withheld(tuple(withheld))
-
-    async def _send(self, commands: Sequence[Command]) -> None:
-        while commands:
-            try:
-                moved = [self._moved(command) for command in commands]
-                return await self._bus.send(moved, lambda id: id not in self._taken_back)
-            except RefusedByBrokerError:
-                raise
-            except BrokerError as error:
-                text = "%d commands wait, the first is %s to %s: %s"
-                log.warning(text, len(commands), commands[0].id, commands[0].worker, error)
-                await asyncio.sleep(_PAUSE_S)
-                commands = [c for c in commands if not self._is_late(c)]
-        return None
-
-    async def _withdraw(self, worker: str, command_ids: Sequence[str]) -> None:
-        try:
-            await self._bus.withdraw(worker, command_ids)
-        except BrokerError as error:
-            log.warning("%s", error)
-
     async def _publish_all(self) -> None:
         while self._unpublished:
             for _ in range(min(_PUBLISHED_AT_ONCE, len(self._unpublished))):
                 output = self._unpublished.popleft()
                 self._bus.publish(str(output.__struct_config__.tag), output)
             await asyncio.sleep(0)  # let the bus publish them
-
-    def _in_time(self, waiting: Iterable[Issue | Withdrawal]) -> deque[Issue | Withdrawal]:
-        return deque(
-            item
-            for item in waiting
-            if isinstance(item, Withdrawal) or not self._is_late(item.command)
-        )
-
-    def _is_late(self, command: Command) -> bool:
-        return self._clock.now_ns() > command.deadline_ns
 
 
 class WorkerClocks:

@@ -13,16 +13,15 @@ Weaver            everything in the run's account        everything in the run's
 person NAME       ``tl.ctl.<run>.NAME.<verb>`` for the   all messages of the run, ``_INBOX.>``
                   verbs of the role, ``$SRV.*``, reads
                   of the key-value bucket
-worker NAME,      its own telemetry, events, acks;       ``tl.roll.<run>``, ``tl.pause.<run>``,
-one incarnation   pulls and acknowledges its own         its own inbox
-                  commands
+worker NAME,      its own telemetry, events, acks        its own commands, ``tl.roll.<run>``,
+one incarnation                                          ``tl.pause.<run>``, its own inbox
 joiner            ``tl.join.<run>``                      ``_INBOX_JOIN_<run>.>``
 lighthouse        ``tl.lighthouse.<run>``                ``tl.steer.<run>``, ``tl.roll.<run>``,
                                                          its own inbox
 ================  =====================================  =======================================
 
-Within an account, an answer may still reach the subscriptions of others: roll calls among workers,
-and inboxes of people. Subscribers there drop messages that they cannot decode.
+Within an account, an answer may still reach the subscriptions of others: commands and roll calls
+among workers, and inboxes of people. Subscribers there drop messages that they cannot decode.
 """
 
 from typing import NamedTuple
@@ -67,16 +66,13 @@ def worker_rights(
 ) -> Rights:
     """Return the permissions of one incarnation, whose credentials are never revoked."""
     process = worker, incarnation
-    own_commands = f"{subjects.command_stream(run)}.{subjects.command_consumer(*process)}"
     publish = [
         subjects.telemetry(run, *process),
         subjects.event(run, *process),
         subjects.bulk(run, *process),
         subjects.ack(run, *process),
-        f"$JS.API.CONSUMER.MSG.NEXT.{own_commands}",
-        f"$JS.ACK.{own_commands}.>",
     ]
-    subscribe = [*streams_to_workers(run), f"{subjects.inbox_prefix(run, *process)}.>"]
+    subscribe = [*streams_to_workers(run, *process), f"{subjects.inbox_prefix(run, *process)}.>"]
     return Rights(publish, subscribe, _OF_WORKER)
 
 
@@ -103,15 +99,7 @@ def person_rights(run: str, role: PersonRole, name: str = OWN_NAME) -> Rights:
 
 def services_for_workers(run: str) -> list[str]:
     """Return the services of the run's account that the workers' account imports."""
-    stream = subjects.command_stream(run)
-    return [
-        subjects.ack(run),
-        subjects.event(run),
-        subjects.bulk(run),
-        subjects.join(run),
-        f"$JS.ACK.{stream}.*.>",
-        f"$JS.API.CONSUMER.MSG.NEXT.{stream}.*",
-    ]
+    return [subjects.ack(run), subjects.event(run), subjects.bulk(run), subjects.join(run)]
 
 
 def services_for_people(run: str) -> list[str]:
@@ -124,9 +112,10 @@ def streams_to_weaver(run: str) -> list[str]:
     return [subjects.telemetry(run), subjects.lighthouse(run)]
 
 
-def streams_to_workers(run: str) -> list[str]:
-    """Return the streams of the run's account that the workers' account imports."""
-    return [subjects.roll_call(run), subjects.pause_state(run)]
+def streams_to_workers(run: str, worker: str = "*", incarnation: int | str = "*") -> list[str]:
+    """Return the streams of the run's account to a worker, or those that its account imports."""
+    own = subjects.command(run, worker, incarnation)
+    return [own, subjects.roll_call(run), subjects.pause_state(run)]
 
 
 def streams_to_lighthouse(run: str) -> list[str]:
@@ -141,9 +130,9 @@ def streams_to_people(run: str) -> tuple[list[str], list[str]]:
     Requests of workers to the run's account are no streams: a server passes no service's message
     to a third account.
     """
-    advice = [*streams_to_workers(run), *streams_to_lighthouse(run)]
     by_workers = [subjects.event(run), subjects.bulk(run), subjects.ack(run)]
-    by_weaver = [subjects.command(run), *advice, subjects.out(run)]
+    to_others = [*streams_to_workers(run), *streams_to_lighthouse(run)]
+    by_weaver = [*to_others, subjects.out(run)]
     return by_weaver, [*streams_to_weaver(run), *by_workers]
 
 
