@@ -27,6 +27,7 @@ for _name, _group, _help in (
     ("rollout-queue", RUNNING, "Hold rollouts and weights between two roles of a run."),
     ("dashboard", RUNNING, "Serve the dashboard: watch and control a run in a browser."),
     ("doctor", RUNNING, "Check a host's set-up, and say what to change."),
+    ("deploy", RUNNING, "Write files to run a Weaver: systemd, Docker, Slurm, torchx, Helm."),
     ("init", RUNNING, "Write a commented config file."),
     ("new", RUNNING, "Write a package with a plugin, a capability or an adapter."),
     ("plugins", RUNNING, "List the installed policies, predictors and effectors."),

@@ -1,5 +1,7 @@
 """What a check looks at, and what it finds."""
 
+import ipaddress
+import socket
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Literal
@@ -14,7 +16,6 @@ from torchloom_core.wire.messages import JoinFile
 Level = Literal["ok", "warning", "problem"]
 
 _KERNEL = Path("/proc/sys")
-_LOCAL = ("localhost", "127.", "::1")
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -70,8 +71,11 @@ Check = Callable[[Host], Iterable[Finding]]
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether an address reaches only its own host."""
-    return host.startswith(_LOCAL)
+    """Return whether a name or an address reaches only its own host."""
+    try:
+        return ipaddress.ip_address(socket.gethostbyname(host)).is_loopback
+    except (OSError, ValueError):  # IPv6, or a name that is not known here
+        return host == "::1"
 
 
 def kernel_numbers(path: str) -> tuple[int, ...]:

@@ -67,9 +67,7 @@ def weaver(host: Host) -> Iterable[Finding]:
     if host.join is None:
         return
     try:
-        before_ns = time.time_ns()
-        reply = asyncio.run(_ask(host.join))
-        after_ns = time.time_ns()
+        reply, before_ns, after_ns = asyncio.run(_ask(host.join))
     except nats.errors.NoRespondersError:
         level: Level = "problem" if host.config is None else "ok"
         text = f"no Weaver of run {host.join.run} answers"
@@ -107,8 +105,11 @@ def _clock(reply: JoinReply, before_ns: int, after_ns: int) -> Finding:
     return Finding("clock", level, need, "run NTP on both hosts (chrony, ntpd, systemd-timesyncd)")
 
 
-async def _ask(join: JoinFile) -> JoinReply:
-    """Send an empty join request, which asks for version and time alone."""
+async def _ask(join: JoinFile) -> tuple[JoinReply, int, int]:
+    """Send an empty join request, which asks for version and time alone.
+
+    Return the answer, and the times before and after, ns.
+    """
     client = NatsClient()
     try:
         await client.connect(
@@ -121,8 +122,10 @@ async def _ask(join: JoinFile) -> JoinReply:
             connect_timeout=_ANSWER_S,
             error_cb=_quiet,
         )
+        await client.request(subjects.join(join.run), b"", timeout=_ANSWER_S)  # the way is open
+        before_ns = time.time_ns()
         answer = await client.request(subjects.join(join.run), b"", timeout=_ANSWER_S)
-        return decode_json(JoinReply, answer.data, "join reply")
+        return decode_json(JoinReply, answer.data, "join reply"), before_ns, time.time_ns()
     finally:
         await client.close()
 
