@@ -132,7 +132,7 @@ def _greet(server, greeting):
 
 
 async def test_wire_version_and_clock_are_compared_with_the_running_weavers(broker):
-    join = JoinFile(url=broker.url, run="run", creds=broker.credentials.join_creds_text)
+    join = JoinFile(url=broker.url, run="run", creds=broker.credentials.join_creds_text())
 
     async def found(join):
         return await asyncio.to_thread(list, servers.weaver(training(join)))
