@@ -23,6 +23,7 @@ app = App(
 for _name, _group, _help in (
     ("weaver", RUNNING, "Run the Weaver, the daemon that watches and controls a run."),
     ("lighthouse", RUNNING, "Run a torchft lighthouse that drops failed groups at once."),
+    ("lighthouse-relay", RUNNING, "Lead one address to the lighthouse that serves now."),
     ("rendezvous", RUNNING, "Keep a pipeline's workers together when one is lost or joins."),
     ("rollout-queue", RUNNING, "Hold rollouts and weights between two roles of a run."),
     ("dashboard", RUNNING, "Serve the dashboard: watch and control a run in a browser."),

@@ -127,15 +127,25 @@ class Front:
         self._callers[peer] = client
         inner_writer.write(begin)
         try:
-            async with asyncio.TaskGroup() as ways:
-                ways.create_task(_copy(reader, inner_writer))
-                ways.create_task(_copy(inner_reader, writer))
-        except* OSError:
-            writer.transport.abort()
-            inner_writer.transport.abort()
+            await copy_both_ways((reader, writer), (inner_reader, inner_writer))
         finally:
             del self._callers[peer]
-            inner_writer.close()
+
+
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+async def copy_both_ways(outer: Streams, inner: Streams) -> None:
+    """Forward between two connections until both ways have ended, or one is cut off."""
+    try:
+        async with asyncio.TaskGroup() as ways:
+            ways.create_task(_copy(outer[0], inner[1]))
+            ways.create_task(_copy(inner[0], outer[1]))
+    except* OSError:
+        outer[1].transport.abort()
+        inner[1].transport.abort()
+    finally:
+        inner[1].close()
 
 
 async def _begin(reader: asyncio.StreamReader) -> bytes:

@@ -19,6 +19,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+from torchloom_core.live.lighthouse.relay import SINCE
 from torchloom_core.live.lighthouse.service import Service
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
@@ -81,8 +82,10 @@ def application(service: Service) -> Starlette:
     async def metrics(_: Request) -> Response:
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
+    since = {SINCE: str(time.time_ns())}
+
     async def healthz(_: Request) -> Response:
-        return PlainTextResponse("ok\n")
+        return PlainTextResponse("ok\n", headers=since)
 
     return Starlette(
         routes=[

@@ -1,0 +1,125 @@
+"""Forward one fixed address beside the trainers to the lighthouse that serves now.
+
+torchft's Managers know one address for their whole life. Of the addresses given, the one that
+answers and began to serve last is chosen: a Weaver starts a lighthouse on another host only after
+the one before is gone. When another is chosen, the connections to the one before are cut, so that
+the Managers' next calls go to the new one.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
+
+from torchloom_core.floor.errors import LighthouseError
+from torchloom_core.floor.web_server import url_of
+from torchloom_core.live.lighthouse.front import copy_both_ways, listeners
+
+_log = logging.getLogger(__name__)
+
+SINCE = "torchloom-since"
+"""Header of ``/health``: when this lighthouse began to serve, ns since the Unix epoch."""
+
+_LOOK_S = 1.5
+_ANSWER_S = 1.5
+_MISSED = 2
+_LONGEST_ANSWER = 4096
+_REST_S = 0.2
+
+Address = tuple[str, int]
+
+
+async def since_ns(place: Address) -> int | None:
+    """Return when the lighthouse there began to serve, 0 if it does not say; None: no answer."""
+    with suppress(OSError, TimeoutError, ValueError):
+        async with asyncio.timeout(_ANSWER_S):
+            reader, writer = await asyncio.open_connection(*place)
+            try:
+                writer.write(
+                    b"GET /health HTTP/1.1\r\nhost: lighthouse\r\nconnection: close\r\n\r\n"
+                )
+                head = (await reader.read(_LONGEST_ANSWER)).decode("latin-1").lower()
+            finally:
+                writer.close()
+        status, *lines = head.split("\r\n")
+        if " 200 " in f"{status} ":
+            headers = dict(line.split(": ", 1) for line in lines if ": " in line)
+            return int(headers.get(SINCE, "0"))
+    return None
+
+
+class Choice:
+    """Which of several lighthouses serves: the one that began last, of those that answer."""
+
+    def __init__(self) -> None:
+        self.place: Address | None = None
+        self._since_ns = -1
+        self._missed = 0
+
+    def is_changed_by(self, answers: Mapping[Address, int | None]) -> bool:
+        """Take one look at all; return whether another one serves now.
+
+        One that does not answer once stays chosen, and also if no other answers.
+        """
+        serving = {place: since for place, since in answers.items() if since is not None}
+        self._missed = 0 if self.place in serving else self._missed + 1
+        newest = max(serving, key=lambda place: serving[place], default=None)
+        if newest is None or newest == self.place:
+            return False
+        if serving[newest] <= self._since_ns and self._missed < _MISSED:
+            return False
+        self.place, self._since_ns, self._missed = newest, serving[newest], 0
+        return True
+
+
+class Relay:
+    """The connections of one fixed address, and the lighthouse that they lead to."""
+
+    def __init__(self, places: Sequence[Address]) -> None:
+        self._places = tuple(places)
+        self._choice = Choice()
+        self._open: set[asyncio.Task[None]] = set()
+        self._look_now = asyncio.Event()
+
+    async def serve(self, bind: Address, ready: Callable[[str], None]) -> None:
+        """Listen and forward until cancelled; LighthouseError if the address cannot be used."""
+        try:
+            found = listeners(*bind)
+        except OSError as error:
+            why = error.strerror or error
+            raise LighthouseError(f"--bind: cannot listen on {bind[0]}:{bind[1]}: {why}") from None
+        async with AsyncExitStack() as stack:
+            for one in found:
+                await stack.enter_async_context(await asyncio.start_server(self._take, sock=one))
+            ready(url_of(found[0]))
+            await self._watch()
+
+    async def _watch(self) -> None:
+        while True:
+            answers = await asyncio.gather(*map(since_ns, self._places))
+            if self._choice.is_changed_by(dict(zip(self._places, answers, strict=True))):
+                _log.warning("the lighthouse that serves is %s:%d", *self._choice.place or ())
+                for task in self._open:
+                    task.cancel()
+            self._look_now.clear()
+            await asyncio.sleep(_REST_S)
+            with suppress(TimeoutError):
+                # Not all hosts at once.
+                async with asyncio.timeout(_LOOK_S * random.uniform(0.5, 1.0)):
+                    await self._look_now.wait()
+
+    async def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(self._forward(reader, writer))
+        self._open.add(task)
+        await asyncio.wait({task})
+        self._open.discard(task)
+        writer.transport.abort()
+
+    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            if self._choice.place is not None:
+                inner = await asyncio.open_connection(*self._choice.place)
+                return await copy_both_ways((reader, writer), inner)
+        except OSError:
+            self._look_now.set()
