@@ -122,7 +122,11 @@ class Run:
     def weaver(self):
         return self.weavers[-1]
 
-    def start_weaver(self, *arguments, command=WEAVER):
+    def start_standby(self):
+        """Start a Weaver with --standby, and wait until it waits or leads."""
+        return self.start_weaver("--standby", up="standing by for run")
+
+    def start_weaver(self, *arguments, command=WEAVER, up="is ready"):
         """Start a Weaver and wait until it is ready."""
         number = len(self.weavers) + 1
         out, err = self.folder / f"weaver-{number}.out", self.folder / f"weaver-{number}.err"
@@ -136,7 +140,8 @@ class Run:
             )
         process.errors = err
         self.weavers.append(process)
-        until(lambda: "is ready" in out.read_text() or process.poll() is not None)
+        logs = out, err
+        until(lambda: any(up in log.read_text() for log in logs) or process.poll() is not None)
         assert process.poll() is None, err.read_text()
         return process
 

@@ -158,6 +158,9 @@ def render(status: Status, metrics: Sequence[str] = (), error: str = "") -> Rend
         parts.append(_plugins(status))
     if status.lighthouse:
         parts.append(Text(f"lighthouse: {status.lighthouse}"))
+    if status.standbys:
+        parts.append(Text(printable(f"leader: {status.leader}")))
+        parts += [Text(printable(f"standby: {standby}")) for standby in status.standbys]
     if status.trajectory:
         parts.append(Text(f"trajectory: {status.trajectory}", style="dim"))
     return Group(*parts)

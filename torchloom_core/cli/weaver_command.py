@@ -12,6 +12,7 @@ from torchloom_core.cli.dashboard_command import dashboard_process
 from torchloom_core.cli.options import DASHBOARD, ConfigPath, need
 from torchloom_core.cli.streams import announce, log_on_stderr
 from torchloom_core.config.loading import DEFAULT_PATH, load
+from torchloom_core.floor.errors import ConfigError
 from torchloom_core.floor.server_urls import shown
 
 
@@ -19,6 +20,7 @@ def weaver(
     *,
     dashboard: Annotated[bool, Parameter(negative="", show_default=False)] = False,
     take_over: Annotated[bool, Parameter(negative="", show_default=False)] = False,
+    standby: Annotated[bool, Parameter(negative="", show_default=False)] = False,
     config: ConfigPath = None,
 ) -> None:
     """Run the Weaver: watch the run, decide, and act, until SIGINT or SIGTERM.
@@ -30,6 +32,8 @@ def weaver(
     take_over
         Take over the run or the state folder from a Weaver that is running; that one exits with
         status 13. Without the option this one does.
+    standby
+        Wait until no Weaver leads the run, then lead it. One that is replaced stands by again.
     """
     from torchloom_core.lab.activation.activation import activate
     from torchloom_core.lab.activation.discovery import discover
@@ -39,6 +43,10 @@ def weaver(
     if dashboard:
         need(*DASHBOARD)
     settings = load(config)
+    if standby and take_over:
+        raise ConfigError("--standby: need it without --take-over, which takes the run at once")
+    if standby and not settings.broker.url:
+        raise ConfigError("--standby: need broker.url, the server on which the leader runs")
     log_on_stderr()
     source = config or DEFAULT_PATH
     text = source.read_text(encoding="utf-8") if source.exists() else ""
@@ -62,4 +70,14 @@ def weaver(
             stack.enter_context(dashboard_process(config))
 
     with stack:
-        asyncio.run(run(settings, plugins, ready, stack.close, take_over=take_over, renew=renew))
+        asyncio.run(
+            run(
+                settings,
+                plugins,
+                ready,
+                stack.close,
+                take_over=take_over,
+                standby=standby,
+                renew=renew,
+            )
+        )

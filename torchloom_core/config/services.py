@@ -4,7 +4,7 @@ from typing import Annotated
 
 import msgspec
 
-from torchloom_core.config.ranges import Host, HostAndPort, UpToADay
+from torchloom_core.config.ranges import Host, HostAndPort, Positive, UpToADay
 from torchloom_core.wire.limits import Name
 
 HeaderName = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9-]{1,64}\Z")]
@@ -73,3 +73,14 @@ class Dashboard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         """Refuse half of what TLS needs."""
         if bool(self.certificate) != bool(self.key):
             raise ValueError(f"need both certificate and key, was {self.certificate or self.key!r}")
+
+
+class Standby(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``[standby]``: how standby Weavers replace a leader, see docs/operate/ha.md."""
+
+    lease_s: Annotated[float, msgspec.Meta(ge=0.5, le=60)] = 1.5
+    """A leader that has not been heard of for this long is replaced."""
+    record_bytes: Annotated[int, msgspec.Meta(ge=1 << 20)] = 1 << 30
+    """Most bytes of trajectory that the broker keeps for standbys."""
+    record_age_s: Positive = 86_400.0
+    """How long the broker keeps them."""

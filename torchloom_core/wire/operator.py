@@ -279,6 +279,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     ``groups`` is how many replica groups train. With ``summary`` the workers are left out:
     ``counts`` has their number by role and state, ``unusual`` at most 20 of them that loop in
     crashes, are silent, failed, stall or are at risk, and ``flights`` is the first 20.
+    ``recording`` is since when and why the trajectory is not written, empty if it is. ``leader`` is
+    the Weaver that answers, ``standbys`` those that wait to replace it.
     """
 
     run: str
@@ -311,6 +313,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     counts: dict[str, dict[str, int]] = {}
     groups: int = 0
     unusual: tuple[WorkerStatus, ...] = ()
+    leader: str = ""
+    standbys: tuple[str, ...] = ()
 
 
 class KnobTable(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,6 +13,7 @@ subject                            encoding  content
 ``tl.ctl.<run>.<person>.<verb>``   JSON      a person's request to the Weaver, with a reply
 ``tl.out.<run>.<kind>``            JSON      the Weaver's inputs and outputs, as they happen
 ``tl.join.<run>``                  JSON      a new worker requests credentials
+``tl.record.<run>.<epoch>``        bytes     a piece of a trajectory file, in ``TL_RECORD_<run>``
 ``tl.steer.<run>``                 JSON      ``Steer``: from the Weaver to the lighthouse
 ``tl.lighthouse.<run>``            JSON      ``LighthouseView``
 ``$KV.TL_<run>.<key>``             JSON      the Weaver's own state, and every knob's desired value
@@ -116,6 +117,16 @@ def report_stream(run: str) -> str:
 def bulk_stream(run: str) -> str:
     """Return the name of the JetStream stream of large events."""
     return f"TL_BULK_{run}"
+
+
+def record(run: str, epoch: str) -> str:
+    """Return the subject of the pieces of an epoch's trajectory files."""
+    return f"tl.record.{run}.{epoch}"
+
+
+def record_stream(run: str) -> str:
+    """Return the name of the JetStream stream of trajectory files for standby Weavers."""
+    return f"TL_RECORD_{run}"
 
 
 def bucket(run: str) -> str:

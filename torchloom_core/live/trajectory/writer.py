@@ -7,7 +7,7 @@ from the input with the same ``seq``. The ids of exits and notes are those of
 
 import fcntl
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -67,8 +67,8 @@ class TrajectoryWriter:
 
     Records are buffered until :meth:`flush`, which has to precede acting on an output. After a
     failed write recording is ``paused``: the files end with a complete record, and inputs are
-    dropped until :meth:`resume`. StateError if the folder cannot be written, or has this epoch
-    already.
+    dropped until :meth:`resume`. ``repair`` cuts torn records off earlier epochs. StateError if the
+    folder cannot be written, or has this epoch already.
     """
 
     def __init__(
@@ -81,6 +81,7 @@ class TrajectoryWriter:
         started_ns: int,
         *,
         part_bytes: int = PART_BYTES,
+        repair: bool = True,
     ) -> None:
         self.folder = epoch_folder(root, epoch)
         self._sealer = Sealer()
@@ -102,8 +103,8 @@ class TrajectoryWriter:
         )
         try:
             root.mkdir(parents=True, exist_ok=True)
-            for part in _repaired(root):
-                self._sealer.add(part)
+            if repair:
+                self.seal(repair_earlier_epochs(root))
             self._lock = _begin(self.folder, meta)
         except FileExistsError:
             raise StateError(f"{self.folder}: need a new epoch, was {epoch} again") from None
@@ -112,6 +113,11 @@ class TrajectoryWriter:
         self._events = PartWriter(self.folder, "events", part_bytes)
         self._telemetry = PartWriter(self.folder, "telemetry", part_bytes, self._sealer.add)
         self._stream = TelemetryStream()
+
+    def seal(self, parts: Iterable[Path]) -> None:
+        """Seal parts of earlier epochs beside the loop."""
+        for part in parts:
+            self._sealer.add(part)
 
     def telemetry(self, batch: Telemetry, ts_recv_ns: int) -> None:
         """Take one telemetry input, which never has outputs."""
@@ -232,8 +238,12 @@ def _without_secrets(config: Config) -> dict[str, object]:
     return {**table, "broker": msgspec.to_builtins(broker), "effectors": effectors}
 
 
+def repair_earlier_epochs(root: Path) -> list[Path]:
+    """Repair earlier epochs, and return their parts of telemetry that are not sealed."""
+    return list(_repaired(root))
+
+
 def _repaired(root: Path) -> Iterator[Path]:
-    """Repair earlier epochs, and yield their parts of telemetry that are not sealed."""
     for meta in root.glob(f"epoch-*/{META}"):
         with meta.open() as file:
             try:

@@ -24,12 +24,16 @@ from torchloom_core.floor.errors import BrokerError, MessageError
 from torchloom_core.floor.plain_text import plain_line
 from torchloom_core.floor.server_urls import shown
 from torchloom_core.live.transport import operator
+from torchloom_core.live.transport.acknowledgement import Acknowledgements, Durable
 from torchloom_core.live.transport.connection import Admits, Connection
 from torchloom_core.live.transport.inbound import Inlet, Malformed, Receive
 from torchloom_core.live.transport.jetstream import JetStream
+from torchloom_core.live.transport.lease import LEASE_S, BucketKey, Lease
 from torchloom_core.live.transport.owner import Ownership
 from torchloom_core.live.transport.quota import Quota, Turns
+from torchloom_core.live.transport.record_stream import RecordStream
 from torchloom_core.live.transport.report_feed import ReportFeed
+from torchloom_core.live.transport.standbys import Standbys
 from torchloom_core.live.transport.state_bucket import EPOCH_KEY, StateBucket
 from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import decode_json, encode
@@ -61,11 +65,14 @@ class NatsBus:
         another: Callable[..., Awaitable[Connection]],
         run: str,
         clock: Clock,
+        lease: Lease,
     ) -> None:
         self._link = link
         self._another = another
         self._run = run
         self._clock = clock
+        self.lease = lease
+        self.standbys = Standbys(link, f"{_inbox(run)}.standby")
         self._service_links: list[Connection] = []
         self._services: list[Service] = []
         self._turns = Turns()
@@ -77,6 +84,7 @@ class NatsBus:
         self._inlet: Inlet | None = None
         self._superseded: Callable[[int], None] | None = None
         self._outbox: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue(_OUTBOX_MESSAGES)
+        self._acks = Acknowledgements(lease)
         self._posting = asyncio.create_task(self._post())
         self.owner = Ownership(link, f"{_inbox(run)}.owner", self.state)
 
@@ -88,6 +96,7 @@ class NatsBus:
         creds: Path | None = None,
         clock: Clock | None = None,
         patience_s: float = 0.0,
+        lease_s: float = LEASE_S,
     ) -> "NatsBus":
         """Connect, then make streams and bucket; BrokerError if not within ``patience_s``."""
         another = partial(
@@ -98,7 +107,10 @@ class NatsBus:
             inbox_prefix=_inbox(run),
             patience_s=patience_s,
         )
-        bus = cls(await another(), another, run, clock or SystemClock())
+        link, lease_link = await another(), await another()
+        lease = Lease(BucketKey(lease_link, run), run, lease_s)
+        bus = cls(link, another, run, clock or SystemClock(), lease)
+        bus._service_links.append(lease_link)
         try:
             await bus._streams.check(shown(url))
             await bus._streams.make()
@@ -119,13 +131,15 @@ class NatsBus:
         """Number of malformed messages dropped so far."""
         return self._inlet.malformed if self._inlet else 0
 
-    async def open(self, receive: Receive, malformed: Malformed) -> None:
+    async def open(self, receive: Receive, malformed: Malformed, durable: Durable = None) -> None:
         """Receive what workers send.
 
         ``receive(message, ts_recv_ns)`` must not block. An ack or event is delivered again, to this
         or the next Weaver, until it returns True: a repeated one has to be harmless.
-        ``malformed(subject, reason)`` gets every dropped message.
+        ``malformed(subject, reason)`` gets every dropped message. ``durable()`` returns once the
+        state that follows from the reports so far is stored: they are acknowledged after it.
         """
+        self._acks.durable = durable
         self._inlet = Inlet(self._run, self._clock, receive, malformed)
         for feed in (self.reports, self._bulk):
             await self._subscribe(feed.deliver_to, partial(self._take_report, feed))
@@ -140,6 +154,7 @@ class NatsBus:
 
     async def send(self, commands: Sequence[Command]) -> None:
         """Publish commands to their workers; BrokerError if the connection fails meanwhile."""
+        await self.lease.sure()
 
         async def publish() -> None:
             for one in commands:
@@ -177,6 +192,7 @@ class NatsBus:
 
     async def store(self, entries: Mapping[str, bytes | None]) -> None:
         """Store entries of this epoch's state, in order; None deletes one."""
+        await self.lease.sure()
         await self.state.write(entries)
 
     async def on_epoch(self, callback: Callable[[int], None]) -> None:
@@ -194,7 +210,9 @@ class NatsBus:
                 chosen = {verb: handlers[verb] for verb in handlers if verb in verbs}
                 # A connection each, so that a flood of requests cannot block the kill switch.
                 service_link = await self._service_link(operator.gate(self._clock.now_ns))
-                service = await operator.serve(service_link.client, self._run, chosen, self._turns)
+                service = await operator.serve(
+                    service_link.client, self._run, chosen, self._turns, self.state.epoch
+                )
                 self._services.append(service)
                 await service_link.settle()
 
@@ -236,13 +254,19 @@ class NatsBus:
                         await service.stop()
                 if self.is_connected:
                     await self._outbox.join()
+                    await self._acks.finish()
+        await self._acks.close()
         self._posting.cancel()
         with suppress(asyncio.CancelledError):
             await self._posting
         for link in (*self._service_links, self._link):
             await link.close()
 
-    async def _service_link(self, admits: Admits) -> Connection:
+    async def record_stream(self) -> RecordStream:
+        """Return the stream of trajectory files, over a connection of its own."""
+        return RecordStream(await self._service_link(None), self._run)
+
+    async def _service_link(self, admits: Admits | None) -> Connection:
         service_link = await self._another(admits=admits)
         self._service_links.append(service_link)
         return service_link
@@ -282,8 +306,8 @@ class NatsBus:
         await self._turns.give()
         if self._inlet is None:
             return
-        if await feed.take(msg, self._inlet.take_report) and self.is_connected:
-            await msg.ack()
+        if await feed.take(msg, self._inlet.take_report):
+            self._acks.add(msg)
 
     async def _post(self) -> None:
         while True:

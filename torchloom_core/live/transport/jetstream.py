@@ -99,7 +99,7 @@ class JetStream:
         """Create a stream that workers share, with the first of the sizes that fits."""
         for most_bytes in sizes:
             share = (most_bytes if most_bytes > 0 else sizes[0]) // (_SHARE * message_bytes)
-            if await self._make_stream(
+            if await self.make_stream(
                 name,
                 *accepts,
                 max_bytes=most_bytes,
@@ -108,7 +108,9 @@ class JetStream:
             ):
                 return
 
-    async def _make_stream(self, name: str, *accepts: str, **limits: int) -> bool:
+    async def make_stream(
+        self, name: str, *accepts: str, max_age: float = _MAX_AGE_S, **limits: int
+    ) -> bool:
         """Create or update a stream; return whether the server had space for it."""
         config = StreamConfig(
             name=name,
@@ -116,7 +118,7 @@ class JetStream:
             retention=RetentionPolicy.LIMITS,
             storage=StorageType.FILE,
             num_replicas=self.copies,
-            max_age=_MAX_AGE_S,
+            max_age=max_age,
             duplicate_window=_DUPLICATES_S,
             max_consumers=MAX_WORKERS,  # the server's default is 1,000
             **limits,

@@ -53,13 +53,19 @@ def gate(now_ns: Callable[[], int]) -> Admits:
     return admits
 
 
-async def serve(client: Client, run: str, handlers: Mapping[str, Handler], turns: Turns) -> Service:
-    """Answer each verb, even if its handler fails; ``nats micro ls`` shows the service."""
+async def serve(
+    client: Client, run: str, handlers: Mapping[str, Handler], turns: Turns, epoch: int
+) -> Service:
+    """Answer each verb, even if its handler fails; ``nats micro ls`` shows the service.
+
+    Requests are shared within the ``epoch`` alone: one that hangs takes none from its successor.
+    """
     config = ServiceConfig(
         name=SERVICE,
         version=f"{SCHEMA_VERSION}.0.0",
         description="Controls a distributed training run.",
         metadata={"run": run},
+        queue_group=f"epoch-{epoch}",
     )
     service = Service(client, config)
     with suppress(nats.errors.TimeoutError):  # it is subscribed; the caller waits for the server

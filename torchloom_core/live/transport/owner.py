@@ -51,6 +51,11 @@ class Ownership:
         self._own: Owner | None = None
         self._began_s = 0.0
 
+    @property
+    def own(self) -> Owner | None:
+        """The own entry, once this Weaver has declared that it controls the run."""
+        return self._own
+
     async def recorded(self) -> Owner | None:
         """Return the Weaver that took the run last and has not released it, or None."""
         return _decoded(await self._state.get(OWNER_KEY))

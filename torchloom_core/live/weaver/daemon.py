@@ -113,9 +113,11 @@ class Weaver:
         self._epochs = EpochWatch(epoch, believed, bus.state.newest_epoch, self._end, warn)
         self.watchers = Watchers()
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        knobs = partial(describe_knobs, self._kernel)
         self.operator_service = OperatorService(
-            epoch, self.enter, self.status, partial(describe_knobs, self._kernel)
+            epoch, self.enter, self.status, knobs, self._outbox.settled
         )
+        self.lease = bus.lease
 
     # --- inputs ---
 
@@ -229,7 +231,7 @@ class Weaver:
         self._reports.begin()
         await self._outbox.store()
         await self._bus.state.take_over()
-        await self._bus.open(self.receive, lambda subject, reason: None)
+        await self._bus.open(self.receive, lambda subject, reason: None, self._outbox.settled)
         await self._bus.serve(self.operator_service.verbs)
         await self._bus.on_epoch(self._superseded)
         await self._bus.roll_call(self._epoch)
@@ -340,5 +342,7 @@ class Weaver:
             malformed=self._bus.malformed,
             log=str(self._trajectory.folder),
             recording=self._recording.trouble,
+            leader=str(self._bus.owner.own or ""),
+            standbys=tuple(map(str, self._bus.standbys.present)),
             page=page,
         )

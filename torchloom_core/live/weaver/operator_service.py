@@ -48,6 +48,7 @@ from torchloom_core.wire.requests import (
 _log = logging.getLogger(__name__)
 
 _PATIENCE_S = 10.0
+_DURABLE_S = 1.0
 
 
 class _Proposal(FromSession, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -91,7 +92,9 @@ class OperatorService:
         enter: Callable[[Request], None],
         status: Callable[[Page], Status],
         knobs: Callable[[Page], KnobTable],
+        durable: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
+        self._durable = durable
         self._epoch = epoch
         self._enter = enter
         self._status = status
@@ -141,4 +144,8 @@ class OperatorService:
         answer = self._open[request.id] = asyncio.get_running_loop().create_future()
         self._enter(request)
         reply = await asyncio.wait_for(answer, _PATIENCE_S)
+        if self._durable is not None and not isinstance(want, StopActions):
+            # What was promised survives the loss of this host, but for a broker that is slow.
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._durable(), _DURABLE_S)
         return codec.encode(Answer(ok=reply.ok, text=reply.text, ids=reply.ids))

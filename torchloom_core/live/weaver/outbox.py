@@ -151,6 +151,10 @@ class Outbox:
         while self._stored_seq < seq:
             await self._stored_more.wait()
 
+    async def settled(self) -> None:
+        """Wait until the state up to everything posted so far is stored."""
+        await self.stored(self._posted_seq)
+
     async def store(self) -> None:
         """Store the changed entries, however long that takes; raises as :meth:`run` does."""
         entries, self._entries = self._entries, {}

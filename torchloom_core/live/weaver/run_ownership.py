@@ -116,24 +116,24 @@ async def lock_folder(state_dir: Path, *, take_over: bool) -> FolderLock:
 
 async def take_run(bus: NatsBus, run: str, lock: FolderLock, *, take_over: bool) -> None:
     """Own the run; RunHeldError if a living Weaver does, unless ``take_over``; not twice soon."""
-    living = await _living(bus, lock)
-    if living is not None:
+    other = await living(bus, lock)
+    if other is not None:
         if not take_over:
             raise RunHeldError(
-                f"run {run}: another Weaver controls it ({living}); stop it, start this one with "
+                f"run {run}: another Weaver controls it ({other}); stop it, start this one with "
                 "--take-over, or use another run.name or another broker"
             )
-        if living.forced and living.age_s < _TAKEN_AGAIN_S:
+        if other.forced and other.age_s < _TAKEN_AGAIN_S:
             raise RunHeldError(
-                f"run {run}: it was already taken over {living.age_s:.0f} s ago ({living}); if two "
+                f"run {run}: it was already taken over {other.age_s:.0f} s ago ({other}); if two "
                 "supervisors start Weavers with --take-over, stop one of them; to move the run "
                 f"again within {_TAKEN_AGAIN_S / 60:.0f} min stop that Weaver first"
             )
-        _log.warning("run %s: taken over from the Weaver of %s, which ends", run, living)
-    await bus.owner.declare(msgspec.structs.replace(lock.owner, forced=living is not None))
+        _log.warning("run %s: taken over from the Weaver of %s, which ends", run, other)
+    await bus.owner.declare(msgspec.structs.replace(lock.owner, forced=other is not None))
 
 
-async def _living(bus: NatsBus, lock: FolderLock) -> Owner | None:
+async def living(bus: NatsBus, lock: FolderLock) -> Owner | None:
     """Return another living Weaver that controls the run, or None."""
     recorded = await bus.owner.recorded()
     own = lock.owner.folder_id, lock.owner.host
@@ -141,7 +141,7 @@ async def _living(bus: NatsBus, lock: FolderLock) -> Owner | None:
         return None  # it had our lock before us, so it has ended
     deadline = time.monotonic() + (0.0 if recorded is None else _SILENT_S)
     while True:
-        living = await bus.owner.query()
-        if living is not None or time.monotonic() >= deadline:
-            return living
+        other = await bus.owner.query()
+        if other is not None or time.monotonic() >= deadline:
+            return other
         await asyncio.sleep(_ASK_EVERY_S)

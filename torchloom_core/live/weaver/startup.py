@@ -5,6 +5,7 @@
 
 import asyncio
 import gc
+import logging
 import math
 import signal
 import socket
@@ -27,17 +28,21 @@ from torchloom_core.floor.files import write_private
 from torchloom_core.floor.first_done import first_done
 from torchloom_core.live.kernel.plugins.host import ActivePlugins
 from torchloom_core.live.trajectory.layout import newest_epoch, run_folder
-from torchloom_core.live.trajectory.writer import TrajectoryWriter
+from torchloom_core.live.trajectory.writer import TrajectoryWriter, repair_earlier_epochs
 from torchloom_core.live.transport import NatsBus
 from torchloom_core.live.transport.broker import EmbeddedBroker, nats_url
 from torchloom_core.live.transport.security.enrolment import Enrolment, Grants
 from torchloom_core.live.weaver.daemon import Weaver
 from torchloom_core.live.weaver.epoch_rise import EpochRises
 from torchloom_core.live.weaver.lighthouse_process import LighthouseProcess
+from torchloom_core.live.weaver.record_copies import RecordSender
 from torchloom_core.live.weaver.recovery import Inheritance
 from torchloom_core.live.weaver.run_ownership import FolderLock, lock_folder, take_run
+from torchloom_core.live.weaver.standby import stand_by
 from torchloom_core.wire import codec, subjects
 from torchloom_core.wire.messages import JoinFile
+
+_log = logging.getLogger(__name__)
 
 _PATIENCE_S = 20.0
 """How long the first connect waits for the embedded server."""
@@ -52,15 +57,17 @@ async def run(
     ending: Callable[[], None] = lambda: None,
     *,
     take_over: bool = False,
+    standby: bool = False,
     renew: Callable[[], ActivePlugins] | None = None,
 ) -> None:
     """Run a Weaver until SIGINT or SIGTERM.
 
     ``ready`` is called with the broker's URL and the lighthouse's, empty if the Weaver starts none;
     ``ending`` once the Weaver has ended, while its broker still serves. ``take_over``: take the run
-    from another Weaver that controls it, which then ends. ``renew`` returns fresh plugins, for a
-    restart under a higher epoch. TorchloomError, one line, if the broker, the state folder or the
-    run is not available.
+    from another Weaver that controls it, which then ends. ``standby``: wait until no Weaver leads
+    the run, then lead it; wait again once another one has taken it over. ``renew`` returns fresh
+    plugins, for a restart under a higher epoch. TorchloomError, one line, if the broker, the state
+    folder or the run is not available.
     """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -68,7 +75,7 @@ async def run(
         loop.add_signal_handler(signum, stop.set)
     lock = await lock_folder(Path(config.weaver.state_dir), take_over=take_over)
     try:
-        process = _Process(config, lock, take_over=take_over)
+        process = _Process(config, lock, take_over=take_over, standby=standby)
         await process.serve(stop, plugins, ready, renew)
         ending()
         await process.stop_servers()
@@ -79,12 +86,13 @@ async def run(
 class _Process:
     """The servers of one process, and its Weavers: another one follows one that is outranked."""
 
-    def __init__(self, config: Config, lock: FolderLock, *, take_over: bool) -> None:
+    def __init__(self, config: Config, lock: FolderLock, *, take_over: bool, standby: bool) -> None:
         self._config = config
         self._state_dir = Path(config.weaver.state_dir)
         self._run = config.run.name
         self._lock = lock
         self._take_over = take_over
+        self._standby = standby
         self._rises = EpochRises()
         self._is_serving = False
         settings = config.broker
@@ -118,9 +126,14 @@ class _Process:
                                 later = asyncio.create_task(self._lock.take(math.inf))
                                 stack.callback(later.cancel)
                             gc.freeze()  # what is there now stays; collecting it takes 50 ms
-                            await weaver.run(stop)
+                            await first_done(weaver.run(stop), weaver.lease.lost())
                 except OutrankedError as error:
                     self._rises.note(error)
+                    plugins = renew() if renew else plugins
+                except SupersededError as error:
+                    if not self._standby:
+                        raise
+                    _log.warning("%s; standing by again", error)
                     plugins = renew() if renew else plugins
         except (SupersededError, RunHeldError):
             raise
@@ -152,11 +165,23 @@ class _Process:
             light_creds = broker.credentials.lighthouse_creds
         try:
             bus = await NatsBus.connect(
-                url, self._run, creds=creds, clock=clock, patience_s=patience_s
+                url,
+                self._run,
+                creds=creds,
+                clock=clock,
+                patience_s=patience_s,
+                lease_s=self._config.standby.lease_s,
             )
             stack.push_async_callback(bus.close)
-            await take_run(bus, self._run, self._lock, take_over=self._take_over)
+            stack.push_async_callback(bus.lease.give_back)
+            if self._standby:
+                root = run_folder(self._state_dir, self._run)
+                await stand_by(bus, self._run, self._lock, root, self._config.trajectory)
+            else:
+                await take_run(bus, self._run, self._lock, take_over=self._take_over)
+                await bus.lease.seize()
             stack.push_async_callback(bus.owner.give_back)
+            await bus.standbys.listen()
             while (weaver := await self._take_state(plugins, bus, clock, stack)) is None:
                 pass
             enrolment = None
@@ -194,13 +219,19 @@ class _Process:
     ) -> Weaver | None:
         """Return a Weaver that has taken over, or None if the state has to be read again."""
         config, folder = self._config, run_folder(self._state_dir, self._run)
+        await bus.lease.sure()
         epoch = await bus.state.claim_epoch(above=max(newest_epoch(folder), self._rises.above))
         last_epoch, entries = await bus.state.left()
         inheritance = Inheritance(entries, f"bucket {subjects.bucket(self._run)}")
         inheritance.follow(folder, last_epoch)
         versions, now_ns = plugins.versions, clock.now_ns()
-        trajectory = TrajectoryWriter(folder, self._run, epoch, config, versions, now_ns)
+        record = await bus.record_stream()
+        sender = RecordSender(record, bus.standbys, config.standby, folder, epoch)
+        trajectory = TrajectoryWriter(
+            folder, self._run, epoch, config, versions, now_ns, repair=not self._standby
+        )
         async with AsyncExitStack() as attempt:
+            attempt.push_async_callback(sender.finish)
             attempt.callback(trajectory.close)
             believed = self._rises.believed
             weaver = Weaver(config, plugins, bus, clock, epoch, trajectory, believed)
@@ -209,8 +240,16 @@ class _Process:
             except OvertakenError:
                 # Two Weavers started at once: that with the lower epoch ends, this tries again.
                 return None
+            if self._standby:  # it may read much, and nothing waits for it
+                repairing = asyncio.create_task(_repair(trajectory, folder))
+                attempt.push_async_callback(asyncio.wait, {repairing})
+            attempt.callback(asyncio.create_task(sender.run()).cancel)
             stack.push_async_exit(attempt.pop_all())
         return weaver
+
+
+async def _repair(trajectory: TrajectoryWriter, root: Path) -> None:
+    trajectory.seal(await asyncio.to_thread(repair_earlier_epochs, root))
 
 
 def write_join_file(

@@ -60,6 +60,8 @@ def describe(
     malformed: int,
     log: str,
     recording: str = "",
+    leader: str = "",
+    standbys: tuple[str, ...] = (),
     page: Page = _FIRST,
 ) -> Status:
     """Return a page of the run's status, as much as fits a message; ``log`` is its record."""
@@ -83,6 +85,8 @@ def describe(
         flights_in_all=len(kernel.commands.flights),
         trajectory=log,
         recording=recording,
+        leader=leader,
+        standbys=standbys,
         lighthouse="" if page.after else _lighthouse(kernel),
         controller=kernel.requests.control_lease.holder(now_ns),
         control_until_ns=kernel.requests.control_lease.until_ns(now_ns),

@@ -1,0 +1,84 @@
+"""A leader's trajectory files arrive at its standbys, byte for byte, without waiting for them."""
+
+import asyncio
+
+import pytest
+
+from tests.waiting import eventually
+from torchloom_core.config.services import Standby
+from torchloom_core.live.trajectory.layout import epoch_folder
+from torchloom_core.live.transport.owner import Owner
+from torchloom_core.live.weaver.record_copies import RecordFollower, RecordSender
+
+STANDBY = Owner(host="h", pid=1, folder="/f", folder_id="f", since_ns=1)
+EPOCH = 7
+
+
+def contents(root):
+    folder = epoch_folder(root, EPOCH)
+    return {p.name: p.read_bytes() for p in folder.iterdir()} if folder.exists() else {}
+
+
+@pytest.fixture
+async def copying(connect_bus, tmp_path):
+    """Start a sender and followers; return the leader's folder, the copies' roots, a follow()."""
+    bus, tasks, followers = await connect_bus(), [], []
+    await bus.standbys.listen()
+    root = tmp_path / "leader"
+    folder = epoch_folder(root, EPOCH)
+    folder.mkdir(parents=True)
+    (folder / "meta.json").write_bytes(b"{}")
+    settings = Standby(record_bytes=4 << 20)
+    sender = RecordSender(await bus.record_stream(), bus.standbys, settings, root, EPOCH)
+    tasks.append(asyncio.create_task(sender.run()))
+
+    async def follow(name):
+        copy = tmp_path / name
+        follower = RecordFollower(await bus.record_stream(), copy)
+        followers.append(follower)
+        tasks.append(asyncio.create_task(follower.run()))
+        await bus.standbys.announce(STANDBY)
+        return copy, tasks[-1]
+
+    yield root, folder, follow
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await sender.finish()
+    for follower in followers:
+        follower.close()
+
+
+async def test_copies_are_the_files_whatever_they_hold_also_after_a_restart_and_an_undone_write(
+    copying,
+):
+    root, folder, follow = copying
+    events, telemetry = folder / "events-000001.jsonl", folder / "telemetry-000001.arrow"
+    events.write_bytes(b"a" * 700_000)
+    copy, following = await follow("copy")
+    await eventually(lambda: contents(copy) == contents(root))
+    following.cancel()
+    await asyncio.gather(following, return_exceptions=True)
+    telemetry.write_bytes(bytes(range(256)) * 2000)
+    with events.open("ab") as file:
+        file.write(b"b" * 10)
+    copy, _ = await follow("copy")
+    await eventually(lambda: contents(copy) == contents(root))
+    events.write_bytes(b"a" * 700_000)
+    await eventually(lambda: contents(copy) == contents(root))
+    events.write_bytes(b"a" * 700_000 + b"c")
+    await eventually(lambda: contents(copy) == contents(root))
+
+
+async def test_what_is_older_than_the_stream_is_missing_at_a_late_standby_and_the_rest_is_whole(
+    copying, caplog
+):
+    root, folder, follow = copying
+    await follow("first")
+    for number in (1, 2, 3):
+        (folder / f"events-{number:06d}.jsonl").write_bytes(b"%d" % number * (2 << 20))
+        await eventually(lambda: len(contents(folder.parents[1] / "first")) == number + 1)  # noqa: B023
+    await eventually(lambda: contents(folder.parents[1] / "first") == contents(root))
+    late, _ = await follow("late")
+    await eventually(lambda: contents(late).get("events-000003.jsonl") == b"3" * (2 << 20))
+    assert "events-000001.jsonl" not in contents(late)

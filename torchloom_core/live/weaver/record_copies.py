@@ -1,0 +1,180 @@
+"""Copy the leader's trajectory to its standbys through a stream of the broker.
+
+The leader reads what it has appended to its own files, so that nothing waits for the broker: the
+files are the queue. A standby writes the same files in its own state folder.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from torchloom_core.config.services import Standby
+from torchloom_core.floor.errors import BrokerError, StateError
+from torchloom_core.floor.files import write_whole
+from torchloom_core.floor.plain_text import RateLimitedLog
+from torchloom_core.live.trajectory.copying import Copies, GrowingFiles
+from torchloom_core.live.trajectory.layout import epoch_folder
+from torchloom_core.live.transport.record_stream import Piece, RecordStream
+from torchloom_core.live.transport.standbys import Standbys
+from torchloom_core.wire.codec import UNREADABLE
+
+_log = logging.getLogger(__name__)
+
+_EVERY_S = 0.25
+_PAUSE_S = 1.0
+_MOST_PIECES = 64
+_LATE_S = 10.0
+_LAST_S = 2.0
+"""How long a leader that ends waits for its last pieces to be stored."""
+
+
+class RecordSender:
+    """Sends an epoch's files, once a first standby has waited for the run."""
+
+    def __init__(
+        self, stream: RecordStream, standbys: Standbys, settings: Standby, root: Path, epoch: int
+    ) -> None:
+        self._stream = stream
+        self._standbys = standbys
+        self._settings = settings
+        self._root = root
+        self._epoch = epoch
+        self._files: GrowingFiles | None = None
+        self._looked = False
+        self._limited_log = RateLimitedLog(_log)
+
+    async def run(self) -> None:
+        """Send until cancelled."""
+        sent_s = time.monotonic()
+        while True:
+            try:
+                if not await self._send():
+                    await asyncio.sleep(_EVERY_S)
+                sent_s = time.monotonic()
+            except (BrokerError, OSError) as error:
+                if time.monotonic() - sent_s > _LATE_S:
+                    late = f"the record at the standbys is {time.monotonic() - sent_s:.0f} s behind"
+                    self._limited_log.add("copy", f"{late}: {error}")
+                await asyncio.sleep(_PAUSE_S)
+
+    async def finish(self) -> None:
+        """Send the rest once the files are closed, if the broker takes it at once."""
+        try:
+            async with asyncio.timeout(_LAST_S):
+                while await self._send():
+                    pass
+        except (BrokerError, OSError, TimeoutError) as error:
+            _log.warning("the end of the record is not copied to standbys: %s", error)
+        finally:
+            if self._files is not None:
+                self._files.close()
+
+    async def _send(self) -> int:
+        """Send some pieces, and return their number; none without standbys now or earlier."""
+        if self._files is None:
+            if not self._standbys.present:
+                if self._looked:
+                    return 0
+                _, had_some = await self._stream.last()
+                self._looked = True
+                if not had_some:
+                    return 0
+            await self._stream.make(self._settings.record_bytes, self._settings.record_age_s)
+            folder = epoch_folder(self._root, self._epoch)
+            self._files = await asyncio.to_thread(GrowingFiles, folder, self._epoch)
+        files = self._files
+        pieces = await asyncio.to_thread(files.next_pieces, _MOST_PIECES)
+        for piece in pieces:
+            await self._stream.append(piece)
+            files.done(piece)
+        return len(pieces)
+
+
+class _Place(msgspec.Struct, frozen=True, kw_only=True):
+    """``record-copy.json``: up to where which stream was copied."""
+
+    stream: str
+    seq: int
+
+
+class RecordFollower:
+    """Copies the stream to this host's files; ``root`` is the run's trajectory folder."""
+
+    def __init__(self, stream: RecordStream, root: Path) -> None:
+        self._stream = stream
+        self._root = root
+        self._path = root / "record-copy.json"
+        self._copies = Copies(root)
+        self._place = _Place(stream="", seq=0)
+        self._checked = False
+        self._gaps: set[tuple[int, str]] = set()
+        self._limited_log = RateLimitedLog(_log)
+
+    async def run(self) -> None:
+        """Copy until cancelled."""
+        while True:
+            try:
+                await self._follow()
+            except (BrokerError, StateError, OSError) as error:
+                self._checked = False
+                self._limited_log.add("copy", f"the record is not copied: {error}")
+                await asyncio.sleep(_PAUSE_S)
+
+    async def catch_up(self, patience_s: float) -> None:
+        """Copy what the stream has now, for so long at most."""
+        try:
+            async with asyncio.timeout(patience_s):
+                last, _ = await self._stream.last()
+                self._stream.forget_place()
+                while self._place.seq < last:
+                    await self._follow()
+        except (BrokerError, StateError, OSError, TimeoutError) as error:
+            _log.warning("the record's end is not copied: %s", error or "it takes too long")
+
+    def close(self) -> None:
+        """Leave the copies to others."""
+        self._copies.close()
+
+    async def _follow(self) -> None:
+        if not self._checked:
+            last, stream = await self._stream.last()
+            if not stream:  # no leader has made it yet
+                await asyncio.sleep(_PAUSE_S)
+                return
+            stored = await asyncio.to_thread(self._stored)
+            same = stored.stream == stream and stored.seq <= last
+            self._place = stored if same else _Place(stream=stream, seq=0)
+            self._stream.forget_place()
+            self._checked = True
+        pieces = await self._stream.read(self._place.seq)
+        if not pieces:
+            return
+        writing = asyncio.ensure_future(asyncio.to_thread(self._write, pieces))
+        try:
+            await asyncio.shield(writing)
+        except asyncio.CancelledError:  # the thread goes on, and nobody else may write meanwhile
+            await asyncio.wait({writing})
+            raise
+
+    def _write(self, pieces: Sequence[tuple[int, Piece | None]]) -> None:
+        for seq, piece in pieces:
+            if piece is not None and not self._copies.write(piece):
+                self._note_gap(piece.epoch, piece.file)
+            self._place = msgspec.structs.replace(self._place, seq=seq)
+        write_whole(self._path, msgspec.json.encode(self._place))
+
+    def _note_gap(self, epoch: int, file: str) -> None:
+        if (epoch, file) not in self._gaps:
+            self._gaps.add((epoch, file))
+            place = epoch_folder(self._root, epoch) / file
+            _log.warning("%s: not copied: its beginning is older than the stream", place)
+
+    def _stored(self) -> _Place:
+        try:
+            return msgspec.json.decode(self._path.read_bytes(), type=_Place)
+        except (OSError, *UNREADABLE):
+            return _Place(stream="", seq=0)

@@ -1,0 +1,65 @@
+"""Stand by for a run: copy the leader's record, and wait until its lease is free.
+
+All imports and plugins are loaded before, and the broker is connected: taking over then needs no
+more than a restart of the Weaver would read.
+"""
+
+import asyncio
+import logging
+from pathlib import Path
+
+import nats.errors
+
+from torchloom_core.config.trajectory import Trajectory
+from torchloom_core.floor.errors import BrokerError
+from torchloom_core.live.transport import NatsBus
+from torchloom_core.live.transport.standbys import ANNOUNCE_EVERY_S
+from torchloom_core.live.weaver.record_copies import RecordFollower
+from torchloom_core.live.weaver.retention_runner import RetentionRunner
+from torchloom_core.live.weaver.run_ownership import FolderLock, living
+
+_log = logging.getLogger(__name__)
+
+_CATCH_UP_S = 0.5
+
+
+async def stand_by(
+    bus: NatsBus, run: str, lock: FolderLock, root: Path, rules: Trajectory | None
+) -> None:
+    """Return once this Weaver has the run's lease, and the record up to its end in ``root``."""
+    follower = RecordFollower(await bus.record_stream(), root)
+    leader = await bus.owner.recorded()
+    _log.info("standing by for run %s; its last leader: %s", run, leader or "none")
+
+    async def is_free() -> bool:
+        """Return whether no Weaver leads that has never had the lease."""
+        try:
+            return await living(bus, lock) is None
+        except BrokerError:
+            return False
+
+    async def announce() -> None:
+        while True:
+            try:
+                await bus.standbys.announce(lock.owner)
+            except nats.errors.Error as error:
+                _log.debug("not announced: %s", error)
+            await asyncio.sleep(ANNOUNCE_EVERY_S)
+
+    async def end(*tasks: asyncio.Task[None]) -> None:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    runner = RetentionRunner(root, rules)
+    beside = [asyncio.create_task(one) for one in (announce(), follower.run(), runner.run())]
+    try:
+        await bus.lease.wait(is_free)
+        _log.warning("run %s: its leader is gone or has ended; taking over", run)
+        await end(*beside)
+        await follower.catch_up(_CATCH_UP_S)
+    finally:
+        await end(*beside)
+        follower.close()
+    await bus.reports.look_for_others()
+    await bus.owner.declare(lock.owner)
