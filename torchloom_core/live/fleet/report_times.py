@@ -39,7 +39,7 @@ class ReportTimes:
         """Make room for as many rows, and for more to come."""
         if rows <= self.capacity:
             return
-        more = max(16, 2 * self.capacity) - self.capacity
+        more = max(16, self.capacity // 4, rows - self.capacity)
         self.seen_ns = np.pad(self.seen_ns, (0, more))
         self._since_ns = np.pad(self._since_ns, (0, more))
         self.progress_ns = np.pad(self.progress_ns, (0, more))

@@ -16,18 +16,25 @@ class Ring:
     """The last ``columns`` values of one metric for every worker.
 
     Stored as ``(2 * columns, workers)`` with every column written twice, so that any window
-    is one contiguous slice, transposed to ``(workers, samples)``.
+    is one contiguous slice, transposed to ``(workers, samples)``. A metric that no worker has
+    reported takes no memory.
     """
 
     def __init__(self, columns: int) -> None:
         self.columns = columns
-        self._store: Floats = np.full((2 * columns, 0), np.nan)
+        self._store: Floats | None = None
+        self._workers = 0
         self._head = 0
 
     def extend(self, values: Floats) -> None:
         """Add the columns of several ticks: ``(ticks, n)`` values of the first workers."""
         last = values[-self.columns :]
         head = self._head + len(values)
+        if self._store is None:
+            if np.isnan(last).all():
+                self._head = head % self.columns
+                return
+            self._store = np.full((2 * self.columns, self._workers), np.nan)
         start = (head - len(last) + 1) % self.columns
         until_end = self.columns - start
         for at, part in ((start, last[:until_end]), (0, last[until_end:])):
@@ -37,23 +44,28 @@ class Ring:
 
     def window(self, samples: int) -> Floats:
         """Return the last ``samples`` columns, oldest first, as ``(workers, samples)``."""
+        if self._store is None:
+            return np.broadcast_to(np.float64(np.nan), (self._workers, samples))
         end = self._head + self.columns + 1
         return frozen(self._store[end - samples : end].T)
 
     def copy(self) -> "Ring":
         """Return an independent copy."""
         twin = Ring(self.columns)
-        twin._store, twin._head = self._store.copy(), self._head
+        twin._store = None if self._store is None else self._store.copy()
+        twin._workers, twin._head = self._workers, self._head
         return twin
 
     def forget(self, row: int) -> None:
         """Clear one worker's values for its next incarnation."""
-        self._store[:, row] = np.nan
+        if self._store is not None:
+            self._store[:, row] = np.nan
 
     def grow(self, workers: int) -> None:
         """Make room for ``workers`` rows; the new ones are NaN."""
-        more = workers - self._store.shape[1]
-        self._store = np.pad(self._store, ((0, 0), (0, more)), constant_values=np.nan)
+        more, self._workers = workers - self._workers, workers
+        if self._store is not None:
+            self._store = np.pad(self._store, ((0, 0), (0, more)), constant_values=np.nan)
 
 
 class Rings:
