@@ -85,6 +85,14 @@ importers = App(name="import", help="Import a CSV file or a data set as a bundle
 _trace.command(importers)
 app.command(_trace)
 
+_metrics = App(name="metrics", help="Write what Prometheus and Grafana need.", group=RUNNING)
+for _name, _help in (
+    ("rules", "Write the alert rules for Prometheus."),
+    ("dashboard", "Write the dashboard for Grafana."),
+):
+    _metrics.command(f"{_HERE}.metrics_commands:{_name}", name=_name, help=_help)
+app.command(_metrics)
+
 _knob = App(name="knob", help="Show and set the run's knobs.", group=_ACTING)
 for _name, _function, _help in (
     ("list", "list_knobs", "List all knobs."),

@@ -49,7 +49,7 @@ class BrokerMetrics(Collector):
         url = self._url().rstrip("/")
         if not url:
             return
-        up = GaugeMetricFamily(f"{_PREFIX}up", "Whether the broker's monitoring port answers")
+        up = GaugeMetricFamily("torchloom_broker_up", "1: its monitoring port answers")
         try:
             varz, jsz = _read(f"{url}/varz", _Varz), _read(f"{url}/jsz", _Jsz)
         except (OSError, msgspec.MsgspecError):

@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Iterator
+from itertools import zip_longest
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
@@ -14,6 +15,11 @@ from torchloom_core.live.weaver.metrics.workers import fleet_metrics
 
 _MOST_KNOBS = 200
 _STEP_TIME = "step_time_s"
+_QUORUM = (
+    ("quorum_members", "Groups in the last quorum"),
+    ("quorum_id", "Id of the last quorum"),
+    ("quorum_waiting_seconds", "Longest wait for a quorum"),
+)
 
 
 class Readings:
@@ -75,8 +81,7 @@ class Readings:
     def _training(self) -> Iterator[Metric]:
         yield _gauge("run_step", "Median of the working ranks' last steps", self._goodput.run_step)
         step_time_s = self._seen.kernel.run.guards.newest(_STEP_TIME)
-        if step_time_s is not None and math.isfinite(step_time_s):
-            yield _gauge("run_step_time_seconds", "Median time of a step", step_time_s)
+        yield _known("run_step_time_seconds", "Median time of a step", step_time_s)
         yield _counter("run_failed_steps", "Steps that were not committed", self._failed.total)
         spent = GaugeMetricFamily(
             "torchloom_run_rank_seconds",
@@ -87,12 +92,11 @@ class Readings:
         for kind, seconds in self._goodput.rank_seconds.items():
             spent.add_metric([kind], seconds)
         yield spent
-        if math.isfinite(self._goodput.ratio):
-            yield _gauge(
-                "run_goodput_ratio",
-                "Share of useful steps in the ranks' time, standbys excluded",
-                self._goodput.ratio,
-            )
+        yield _known(
+            "run_goodput_ratio",
+            "Share of useful steps in the ranks' time, standbys excluded",
+            self._goodput.ratio,
+        )
 
     def _decisions(self) -> Iterator[Metric]:
         kernel = self._seen.kernel
@@ -140,14 +144,21 @@ class Readings:
 
     def _lighthouse(self) -> Iterator[Metric]:
         view = self._seen.kernel.run.steering.view
-        if view is not None:
-            yield _gauge("quorum_members", "Groups in the last quorum", len(view.members))
-            yield _gauge("quorum_id", "Id of the last quorum", view.quorum_id)
-            yield _gauge("quorum_waiting_seconds", "Longest wait for a quorum", view.waiting_s)
+        known = [] if view is None else [len(view.members), view.quorum_id, view.waiting_s]
+        for (name, text), value in zip_longest(_QUORUM, known):
+            yield _known(name, text, value)
 
 
 def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
     return GaugeMetricFamily(f"torchloom_{name}", text, value=float(value))
+
+
+def _known(name: str, text: str, value: float | None) -> GaugeMetricFamily:
+    """Return a gauge, without a sample if the value is not known."""
+    metric = GaugeMetricFamily(f"torchloom_{name}", text, labels=())
+    if value is not None and math.isfinite(value):
+        metric.add_metric((), float(value))
+    return metric
 
 
 def _counter(name: str, text: str, value: int) -> CounterMetricFamily:
