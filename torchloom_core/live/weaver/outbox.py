@@ -71,7 +71,7 @@ class Outbox:
         self._withheld = withheld
         self._held: list[str] = []
         self._unsent: list[str] = []
-        self._entries: dict[str, bytes | None] = {}
+        self._entries: dict[str, msgspec.Struct | None] = {}
         self._without_hello: Sequence[str] = ()
         self._call_ns = 0
         self._posted_seq = self._stored_seq = 0
@@ -94,9 +94,9 @@ class Outbox:
         if not outputs and not changes:
             return
         for key, entry in changes.items():
-            self._entries[key] = None if entry is None else codec.encode(entry)
+            self._entries[key] = entry
         self._entries.pop(AT_KEY, None)  # it goes last
-        self._entries[AT_KEY] = codec.encode(At(seq=seq))
+        self._entries[AT_KEY] = At(seq=seq)
         self._posted_seq = seq
         for output in outputs:
             match output:
@@ -161,7 +161,7 @@ class Outbox:
         while entries:
             seq = self._posted_seq
             try:
-                await self._bus.store(entries)
+                await self._bus.store({key: _encoded(entry) for key, entry in entries.items()})
                 self._stored_seq = seq
                 self._stored_more.set()
                 return self._stored_more.clear()
@@ -171,7 +171,7 @@ class Outbox:
                 log.warning("the state is not stored yet: %s", error)
                 await asyncio.sleep(_PAUSE_S)
                 newer, self._entries = self._entries, {}
-                entries = {key: data for key, data in entries.items() if key not in newer} | newer
+                entries = {key: old for key, old in entries.items() if key not in newer} | newer
 
     async def _call_without_hello(self) -> None:
         """Request a hello from workers that report without one; each tick names them again."""
@@ -191,6 +191,10 @@ class Outbox:
                 output = self._unpublished.popleft()
                 self._bus.publish(str(output.__struct_config__.tag), output)
             await asyncio.sleep(0)  # let the bus publish them
+
+
+def _encoded(entry: msgspec.Struct | None) -> bytes | None:
+    return None if entry is None else codec.encode(entry)
 
 
 class WorkerClocks:
