@@ -122,6 +122,7 @@ class HangPolicy:
         yield from self._alert_stopped(stopped & ripe, still, view)
         standing = {view.group[row] for row in np.flatnonzero(still).tolist()}
         self._dumps = {group: dump for group, dump in self._dumps.items() if group in standing}
+        self._evicted &= self._dumps.keys()
         if not (waits & ripe).any():
             self._unnamed = False
             return

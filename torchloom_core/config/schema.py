@@ -27,6 +27,7 @@ class Weaver(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     stale_after_s: Positive = 10.0
     policy_budget_s: Positive = 0.5
     command_deadline_s: Positive = 60.0
+    forget_after_s: Positive = 86_400.0
     show: tuple[str, ...] = ("loss", "step_time_s")
 
 

@@ -77,6 +77,10 @@ class Outlook:
         return forecast.why.get(view.workers[row], "") if forecast else ""
 
 
+_MANY = 64
+"""So many suspicions are stored before those that no longer count are dropped."""
+
+
 class ActedOn:
     """The suspicions that were acted on, so that each is acted on once.
 
@@ -97,6 +101,7 @@ class ActedOn:
 
     def __init__(self) -> None:
         self._acted_on: dict[Hashable, tuple[float, int]] = {}
+        self._many = _MANY
 
     def is_news(self, suspicion: Hashable, probability: float, now_ns: int) -> bool:
         """Return whether the suspicion is new, or its odds have doubled since."""
@@ -105,6 +110,9 @@ class ActedOn:
 
     def add(self, suspicion: Hashable, probability: float, now_ns: int, for_s: float) -> None:
         """Record that the suspicion was acted on; it counts for ``for_s`` seconds."""
+        if len(self._acted_on) >= self._many:
+            still = {one: was for one, was in self._acted_on.items() if now_ns < was[1]}
+            self._acted_on, self._many = still, max(_MANY, 2 * len(still))
         self._acted_on[suspicion] = (_odds(probability), now_ns + round(for_s * SECOND_NS))
 
 

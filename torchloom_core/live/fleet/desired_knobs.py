@@ -106,6 +106,11 @@ class DesiredKnobs:
             for entry in self._drop(knob, worker, role)
         ]
 
+    def forget_worker(self, worker: str) -> list[KnobDesired]:
+        """Drop the values that are for one worker alone."""
+        own = [entry.knob for entry in self.table.values() if entry.worker == worker]
+        return [gone for knob in own for gone in self.forget(knob, worker)]
+
     def missing(
         self,
         hello: Hello,

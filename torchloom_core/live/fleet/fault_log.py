@@ -11,6 +11,9 @@ from torchloom_core.wire.events import Fault
 MAX_FAULTS = 1000
 """Faults that are stored for a restarted Weaver."""
 
+MOST_KNOWN = 50_000
+"""Faults that are known at most: some 50 MB. Beyond it the oldest are forgotten."""
+
 
 class FaultLog:
     """Faults by time, each id once, for ``memory_s`` seconds.
@@ -67,8 +70,9 @@ class FaultLog:
             del self.table[key]
 
     def forget_old(self, now_ns: int) -> None:
-        """Drop faults older than ``memory_s``."""
+        """Drop faults older than ``memory_s``, and the oldest of too many."""
         old = bisect.bisect_left(self._faults, now_ns - self._memory_ns, key=_when)
+        old = max(old, len(self._faults) - MOST_KNOWN)
         if not old:
             return
         for fault in self._faults[:old]:

@@ -66,6 +66,10 @@ class Forecasts:
         text = f"predictor {answer.predictor} is quarantined: {answer.rule}: {answer.detail}"
         return [Notice(kind="predictor_failed", text=text)]
 
+    def forget(self, worker: str) -> None:
+        """Forget the node of a worker."""
+        self._node_of.pop(worker, None)
+
     def settle(self, worker: str, node: str) -> None:
         """Set a worker's node; forecasts for it on another node are dropped."""
         before = self._node_of.get(worker, node)

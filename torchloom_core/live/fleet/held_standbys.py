@@ -54,6 +54,10 @@ class HeldStandbys:
         if isinstance(command.do, Prepare) and status != "expired":
             self._answered[command.worker] = command.incarnation
 
+    def forget(self, worker: str) -> None:
+        """Forget the answer of a worker."""
+        self._answered.pop(worker, None)
+
     def _waiting(self, busy: Set[str]) -> Iterator[tuple[str, list[int]]]:
         hello = self._fleet.hello
         for group, rows in self._fleet.standing.groups("standby").items():

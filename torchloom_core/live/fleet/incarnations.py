@@ -19,6 +19,10 @@ class Incarnations:
         if len(past) > _MAX_PAST:
             del past[next(iter(past))]
 
+    def forget(self, row: int) -> None:
+        """Forget the worker in ``row``."""
+        self._past.pop(row, None)
+
     def may_follow(self, row: int, incarnation: int, present: int, *, vacant: bool) -> bool:
         """Return whether an incarnation may replace the ``present`` one.
 

@@ -15,7 +15,7 @@ class MeasuredLinks:
     """The last measurement of each link; beyond the limit the oldest are dropped.
 
     Measurements apply to nodes: they are dropped once a worker sends a hello from another node.
-    Those of workers that are gone stay.
+    Those of workers that are gone stay until these are forgotten.
 
     Attributes
     ----------
@@ -48,6 +48,13 @@ class MeasuredLinks:
         moved += [link for link in to_it if link.receiver_node != node]
         for link in moved:
             self._forget(link.sender, link.receiver)
+
+    def forget(self, worker: str) -> None:
+        """Drop all measurements of a worker."""
+        for receiver in [*self.of.get(worker, ())]:
+            self._forget(worker, receiver)
+        for sender in [*self._senders_to.get(worker, ())]:
+            self._forget(sender, worker)
 
     def restore(self, links: Iterable[Link], now_ns: int) -> None:
         """Restore the measurements of an earlier Weaver, whose clock may have been ahead."""

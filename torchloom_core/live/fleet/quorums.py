@@ -28,6 +28,10 @@ class Quorums:
         if self._group_of.setdefault(hello.replica_id, hello.group) != hello.group:
             self._group_of[hello.replica_id] = _AMBIGUOUS  # two groups report the same id
 
+    def forget(self, hello: Hello) -> None:
+        """Forget the replica id of a worker's last hello."""
+        self._group_of.pop(hello.replica_id, None)
+
     def seen_by(self, seen: LighthouseView) -> LighthouseRows:
         """Return the lighthouse's view by row."""
         found = [self._present(row) for row in range(len(self._hellos))]

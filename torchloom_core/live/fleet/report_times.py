@@ -51,6 +51,13 @@ class ReportTimes:
         self.progress_ns[row] = ts_ns
         self.step[row] = -1
 
+    def forget(self, row: int) -> None:
+        """Clear a row for another worker."""
+        columns = self.seen_ns, self._since_ns, self.progress_ns, self.first_ns
+        for column in columns:
+            column[row] = 0
+        self.step[row] = -1
+
     def mark_seen(self, row: int, ts_ns: int) -> None:
         """Note a message of a worker."""
         if ts_ns > self.seen_ns[row] + _GAP_NS:

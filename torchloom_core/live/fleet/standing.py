@@ -83,6 +83,8 @@ class Standing:
         joined.count(self.state[row], 1)
         self._judge(before)
         self._judge(group)
+        if not left.rows:
+            del self._groups[before]
 
     def rows_in(self, *states: str) -> list[int]:
         """Return the rows in one of the states, in ascending order."""

@@ -63,8 +63,9 @@ class FleetState(Workers):
         tick_s: float,
         stale_after_s: float,
         costs: Costs,
+        forget_after_s: float = 86_400.0,
     ) -> None:
-        super().__init__(stale_after_s)
+        super().__init__(stale_after_s, forget_after_s)
         self._intake = Intake(needs, tick_s, stale_after_s)
         self._predictors = tuple({need.predictor: None for need in forecasts_read(needs)})
         self._notes: dict[str, dict[int, Note]] = {kind: {} for kind in notes_read(needs)}
@@ -93,6 +94,10 @@ class FleetState(Workers):
             for newest in self._notes.values():
                 newest.pop(row, None)
         return begins
+
+    def _forget(self, row: int) -> None:
+        self.links.forget(self.hello[row].worker)
+        super()._forget(row)
 
     def end(self, message: Exit, ts_ns: int) -> bool:
         """Mark a worker's process as ended; return False if it is not the known incarnation."""
@@ -295,7 +300,7 @@ class FleetState(Workers):
         if self._roster is None:
             can_be_probed = (hello.probe_address is not None for hello in self.hello)
             self._roster = Roster(
-                workers=tuple(self.row_of),
+                workers=tuple(hello.worker for hello in self.hello),
                 placement=tuple(self.hello),
                 labels=tuple(MappingProxyType(hello.labels) for hello in self.hello),
                 can_be_probed=frozen(np.fromiter(can_be_probed, bool, len(self.hello))),

@@ -1,7 +1,8 @@
-"""The workers that ever registered, one row each, with the state of their incarnation."""
+"""The workers of the run, one row each, with the state of their incarnation."""
 
 from collections.abc import Collection
 
+from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.live.fleet.declared_knobs import DeclaredKnobs
 from torchloom_core.live.fleet.incarnations import Incarnations
 from torchloom_core.live.fleet.quorums import Quorums
@@ -32,7 +33,10 @@ _STATE_AFTER: dict[type, str] = {
 
 
 class Workers:
-    """Every worker that ever registered.
+    """Every worker that registered, but for those long gone.
+
+    A new worker takes the row of the worker that was silent for longest, if that is more than
+    ``forget_after_s``: the table grows no larger than the run.
 
     Attributes
     ----------
@@ -49,9 +53,14 @@ class Workers:
         When each row last reported, its step and progress.
     quorums : Quorums
         The quorum of each worker.
+    long_gone : list of str
+        Workers whose rows were taken by others, until the Weaver has taken note.
     """
 
-    def __init__(self, stale_after_s: float) -> None:
+    def __init__(self, stale_after_s: float, forget_after_s: float) -> None:
+        self._forget_ns = round(forget_after_s * SECOND_NS)
+        self._forgotten: list[str] = []
+        self.long_gone: list[str] = []
         self._incarnations = Incarnations()
         self._declared = DeclaredKnobs()
         self._declared_of: dict[str, DeclaredKnobs] = {}
@@ -72,11 +81,11 @@ class Workers:
         worker's and the run is full.
         """
         row = self.row_of.get(hello.worker)
-        if row is None and self.is_full:
+        if row is None and self.is_full and self._forgettable(ts_ns) is None:
             return False
         begins = row is None or self._may_begin(row, hello.incarnation, ts_ns)
         if row is None:
-            row = self._add_row(hello)
+            row = self._add_row(hello, ts_ns)
         elif begins:
             self._incarnations.note(row, self.hello[row].incarnation, ended=self.is_over(row))
         elif self.hello[row].incarnation != hello.incarnation:
@@ -104,10 +113,46 @@ class Workers:
 
     @property
     def is_full(self) -> bool:
-        """Whether the run has reached its limit of workers, counting all that ever registered."""
+        """Whether the run has reached its limit of workers, counting all that are remembered."""
         return len(self.hello) >= MAX_WORKERS
 
-    def _add_row(self, hello: Hello) -> int:
+    def _forgettable(self, now_ns: int) -> int | None:
+        """Return the row of the worker that was silent for longest, if that is long enough."""
+        if not self.hello:
+            return None
+        row = int(self.times.seen_ns[: len(self.hello)].argmin())
+        return row if self.times.seen_ns[row] < now_ns - self._forget_ns else None
+
+    def _forget(self, row: int) -> None:
+        """Forget the worker in a row, for the next one in it."""
+        hello = self.hello[row]
+        del self.row_of[hello.worker]
+        if self.state[row] != "gone":
+            self._count_knobs(hello, -1)
+        self._count_role(hello, -1)
+        if not any(self._roles_of[hello.group].values()):
+            del self._roles_of[hello.group]
+        self.quorums.forget(hello)
+        self._incarnations.forget(row)
+        self.standing.move(row, "gone")
+        self.times.forget(row)
+        self._forgotten.append(hello.worker)
+
+    def take_forgotten(self) -> list[str]:
+        """Return the workers whose rows were taken since the last call."""
+        forgotten, self._forgotten = self._forgotten, []
+        self.long_gone += forgotten
+        return forgotten
+
+    def _add_row(self, hello: Hello, ts_ns: int) -> int:
+        free = self._forgettable(ts_ns)
+        if free is not None:
+            self._forget(free)
+            self.row_of[hello.worker] = free
+            self.hello[free] = hello
+            self._count_role(hello, 1)
+            self.standing.place(free, hello.group)
+            return free
         row = self.row_of[hello.worker] = len(self.hello)
         self.times.grow(row + 1)
         self.hello.append(hello)

@@ -74,13 +74,11 @@ class Kernel:
         settings = config.weaver
         self._predictors = plugins.predictors
         self.fleet = FleetState(
-            [
-                *plugins.needs,
-                *map(Need, config.metrics_kept),
-            ],
+            [*plugins.needs, *map(Need, config.metrics_kept)],
             tick_s=settings.tick_s,
             stale_after_s=settings.stale_after_s,
             costs=config.costs,
+            forget_after_s=settings.forget_after_s,
         )
         self.commands = Commands(config.run.name, settings.command_deadline_s)
         order = config.lighthouse.order if config.lighthouse else ()
@@ -222,7 +220,7 @@ class Kernel:
         if not self.fleet.is_registered(hello.worker, hello.incarnation):
             return self._report_full(hello)
         self.forecasts.settle(hello.worker, hello.node)
-        outputs: list[Output] = []
+        outputs = self._upkeep.forget_long_gone(self.forecasts)
         if is_new:
             outputs.append(notices.of_hello(hello))
             outputs += self.host.notice_role(hello)

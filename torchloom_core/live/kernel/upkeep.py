@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from torchloom_core.live.fleet.forecasts import Forecasts
 from torchloom_core.live.kernel.actions.run import RESUMING, SUSPENDING, Run
 from torchloom_core.wire.commands import RECONCILE
 from torchloom_core.wire.decisions import Output
@@ -36,6 +37,15 @@ class Upkeep:
             for operation in self._run.desired.missing(hello, present, specs, unsettled):
                 if operation.knob not in on_the_way:
                     outputs += self._run.issue(self._run.stage([row], operation), RECONCILE)
+        return outputs
+
+    def forget_long_gone(self, forecasts: Forecasts) -> list[Output]:
+        """Drop what is known of workers whose rows were taken by others."""
+        outputs: list[Output] = []
+        for worker in self._run.fleet.take_forgotten():
+            forecasts.forget(worker)
+            self._run.held_standbys.forget(worker)
+            outputs += self._run.desired.forget_worker(worker)
         return outputs
 
     def unset_values(self) -> dict[str, KnobValues]:

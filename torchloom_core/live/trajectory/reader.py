@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 import pyarrow as pa
 
+from torchloom_core.config.ranges import MOST
 from torchloom_core.config.schema import Config
 from torchloom_core.floor.errors import StateError
 from torchloom_core.floor.files import open_regular
@@ -93,7 +94,10 @@ class EpochRecord:
         """The config of this epoch; StateError if this version does not know all of its keys."""
         try:
             config = self.meta.config
-            return msgspec.convert(renamed_config(config) if self.is_earlier else config, Config)
+            config = renamed_config(config) if self.is_earlier else config
+            # Earlier versions forgot no worker.
+            weaver = {"forget_after_s": MOST, **config.get("weaver", {})}
+            return msgspec.convert({**config, "weaver": weaver}, Config)
         except msgspec.ValidationError as error:
             raise StateError(f"{self.folder / META}: config: {error}") from None
 

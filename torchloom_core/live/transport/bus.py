@@ -174,6 +174,11 @@ class NatsBus:
 
         await self._link.persist("call the roll", call)
 
+    def forget(self, worker: str) -> None:
+        """Forget the placement of a worker that is long gone."""
+        if self._inlet is not None:
+            self._inlet.forget(worker)
+
     def publish(self, kind: str, message: msgspec.Struct) -> None:
         """Publish for subscribers; without a broker it is lost."""
         self._publish(subjects.out(self._run, kind), message)

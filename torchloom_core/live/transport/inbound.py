@@ -62,6 +62,10 @@ class Inlet:
         """Number of dropped messages so far."""
         return self._limited_log.count
 
+    def forget(self, worker: str) -> None:
+        """Forget the placement of a worker."""
+        self._placed.pop(worker, None)
+
     def take_telemetry(self, subject: str, data: bytes) -> None:
         """Take one telemetry batch."""
         self._take(subject, data, self._telemetry, decode_telemetry, self._batches)

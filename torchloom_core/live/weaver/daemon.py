@@ -292,7 +292,14 @@ class Weaver:
             self.watchers.ticked(begin - due, loop.time() - begin)
             self._check_recording()
             self._clocks.check_own(self._clock.wall_ahead_s())
+            self._forget_long_gone()
             due = max(due + tick_s, loop.time())
+
+    def _forget_long_gone(self) -> None:
+        gone, self._kernel.fleet.long_gone = self._kernel.fleet.long_gone, []
+        for worker in gone:
+            self._bus.forget(worker)
+            self._clocks.forget(worker)
 
     def _check_recording(self) -> None:
         news = self._recording.check()

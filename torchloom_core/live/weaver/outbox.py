@@ -218,6 +218,11 @@ class WorkerClocks:
             "both clocks (NTP)",
         )
 
+    def forget(self, worker: str) -> None:
+        """Forget the clock of a worker."""
+        for incarnation in [one for one in self._ahead_ns if one[0] == worker]:
+            del self._ahead_ns[incarnation]
+
     def check_own(self, ahead_s: float) -> None:
         """Warn if this host's clock was set by so much since the Weaver started."""
         if abs(ahead_s) > _APART_NS / SECOND_NS:
