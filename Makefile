@@ -26,7 +26,7 @@ UNITS := -m "not integration and not slow and not long" --hypothesis-profile qui
 # Where Python can watch lines by itself (3.12 and on), coverage costs next to nothing.
 MONITOR = $(shell $(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 12))' && echo COVERAGE_CORE=sysmon)
 
-.PHONY: demo test page long frameworks quick units coverage wheel bench docs lint lock clean
+.PHONY: demo test page herd long frameworks quick units coverage wheel bench docs lint lock clean
 
 demo: $(READY)
 	$(BIN)/torchloom demo
@@ -79,6 +79,10 @@ wheel: $(READY)
 docs: $(READY)
 	$(BIN)/python .ci/reference_pages.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+# In half a minute: 300 workers come at once, and the server is killed under them.
+herd: $(READY)
+	PYTHONPATH=. $(BIN)/python experiments/many_workers/herd.py --workers 300 --quick
 
 bench: $(READY)
 	$(BIN)/python experiments/bench/run.py
