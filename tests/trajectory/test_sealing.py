@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.waiting import until
 from torchloom_core.config.schema import Config
 from torchloom_core.live.trajectory import sealing
 from torchloom_core.live.trajectory.layout import part_paths
@@ -48,47 +49,65 @@ def content(record: EpochRecord) -> list[tuple[int, int, bytes]]:
     return [(r.seq, r.ts_recv_ns, encode_telemetry(r.message)) for r in record.inputs()]
 
 
-def test_sealed_parts_are_read_bit_for_bit_in_a_third_of_the_bytes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as unsealed:
-        unsealed.setattr(sealing, "seal", lambda part: None)
+def seal_all(folder: Path) -> None:
+    for part in sorted(folder.glob("*.arrow")):
+        sealing.seal(part)
+
+
+@pytest.fixture
+def unsealed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> EpochRecord:
+    with monkeypatch.context() as context:
+        context.setattr(sealing.Sealer, "add", lambda sealer, part: None)
         write(tmp_path).close()
-    (record,) = read_epochs(tmp_path)
-    plain = part_paths(record.folder, "telemetry")
-    before, size = content(record), sum(path.stat().st_size for path in plain)
+    return read_epochs(tmp_path)[0]
+
+
+def test_sealed_parts_are_read_bit_for_bit_in_a_third_of_the_bytes(unsealed: EpochRecord) -> None:
+    plain = part_paths(unsealed.folder, "telemetry")
+    before, size = content(unsealed), sum(path.stat().st_size for path in plain)
     assert {path.suffix for path in plain} == {".arrow"}
-    reading = record.inputs()
+    reading = unsealed.inputs()
     next(reading)
-    write(tmp_path, epoch=2, ticks=0).close()  # the next Weaver seals what its predecessor left
-    sealed = part_paths(record.folder, "telemetry")
+    seal_all(unsealed.folder)
+    sealed = part_paths(unsealed.folder, "telemetry")
     assert {path.suffix for path in sealed} == {".parquet"}
     assert 3 * sum(path.stat().st_size for path in sealed) < size
-    assert content(record) == before
+    assert content(unsealed) == before
     assert 1 + len(list(reading)) == len(before), "parts that vanish while they are read"
-    assert sum(rows.num_rows for rows in record.record_batches(plain)) == len(before)
+    assert sum(rows.num_rows for rows in unsealed.record_batches(plain)) == len(before)
+
+
+@pytest.mark.integration
+def test_a_weaver_seals_its_parts_and_what_its_predecessor_left(
+    tmp_path: Path, unsealed: EpochRecord
+) -> None:
+    write(tmp_path, epoch=2).close()
+    until(lambda: not list(tmp_path.glob("*/*.arrow")))
+    assert [len(content(record)) for record in read_epochs(tmp_path)] == [2000, 2000]
 
 
 def test_a_part_that_cannot_be_sealed_remains_and_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    unsealed: EpochRecord,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     def fill_the_disk(source: object, path: Path) -> None:
         path.write_bytes(b"PAR1")
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(sealing, "_write", fill_the_disk)
-    write(tmp_path, ticks=15).close()
-    (record,) = read_epochs(tmp_path)
-    assert {path.suffix for path in record.folder.glob("telemetry-*")} == {".arrow"}
-    assert len(content(record)) == 15 * 50
+    monkeypatch.setattr("os.nice", lambda _: 0)
+    monkeypatch.setattr("sys.argv", ["sealing", *map(str, unsealed.folder.glob("*.arrow"))])
+    sealing.main()
+    assert {path.suffix for path in unsealed.folder.glob("telemetry-*")} == {".arrow"}
+    assert len(content(unsealed)) == 40 * 50
     assert "telemetry-000001.arrow: not sealed" in caplog.text
 
 
 def test_a_kill_between_the_new_file_and_the_end_of_the_old_one_doubles_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    unsealed: EpochRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Path, "unlink", lambda path, missing_ok=False: None)
-    write(tmp_path, ticks=15).close()
-    (record,) = read_epochs(tmp_path)
-    assert list(record.folder.glob("*.arrow")), "still there"
-    assert len(content(record)) == 15 * 50
+    seal_all(unsealed.folder)
+    assert list(unsealed.folder.glob("*.arrow")), "still there"
+    assert len(content(unsealed)) == 40 * 50

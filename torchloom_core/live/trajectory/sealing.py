@@ -1,15 +1,15 @@
-"""Rewrite complete parts of telemetry as Parquet, in a thread beside the Weaver's loop.
+"""Rewrite complete parts of telemetry as Parquet, in a process that the Weaver starts.
 
-A part is written as an Arrow stream, which a kill cannot damage; as Parquet it takes a quarter of
-the bytes. Rows, columns and their order are the same, bit for bit.
+A part is written as an Arrow stream, which a kill cannot damage; as Parquet it takes a third of
+the bytes or less. Rows, columns and their order are the same, bit for bit.
+
+``python -m torchloom_core.live.trajectory.sealing PART ...`` seals these parts.
 """
 
 import fcntl
 import logging
 import os
-import queue
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from torchloom_core.live.trajectory.layout import SEALED, TELEMETRY_SCHEMA
+from torchloom_core.live.transport.detached_process import has_ended, start_detached
 
 _SMALLEST_BYTES = 1 << 16
 """A smaller part would not be smaller as Parquet."""
@@ -32,47 +33,47 @@ _ENCODINGS = {
     **dict.fromkeys(["progress_age_s", "values.list.element"], "BYTE_STREAM_SPLIT"),
 }
 
+_PARTS_AT_ONCE = 1000
+"""Bounds a command line."""
+
 _LOWEST_PRIORITY = 19
-_END_S = 2.0
 
 _log = logging.getLogger(__name__)
 
 
 class Sealer:
-    """Seals parts one by one, when the machine has nothing else to do.
+    """Seals parts in a process of the lowest priority, which outlives the Weaver."""
 
-    A part that is not sealed in time is sealed by the next Weaver.
-    """
-
-    def __init__(self) -> None:
-        self._parts: queue.SimpleQueue[Path | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="sealing", daemon=True)
+    def __init__(self, root: Path) -> None:
+        self._output = root / "sealing.log"
+        self._waiting: list[Path] = []
+        self._process = 0
 
     def add(self, part: Path) -> None:
-        """Seal this part, to which nothing will be appended."""
-        if not self._thread.is_alive():
-            self._thread.start()
-        self._parts.put(part)
+        """Seal this part, to which nothing will be appended, now or with the next one."""
+        with suppress(FileNotFoundError):  # retention is another process
+            if part.stat().st_size >= _SMALLEST_BYTES:
+                self._waiting.append(part)
+        if not self._process or has_ended(self._process):
+            self._start()
 
     def close(self) -> None:
-        """Wait a little for what was added."""
-        if self._thread.is_alive():
-            self._parts.put(None)
-            self._thread.join(_END_S)
+        """Leave what was added to a process; what that does not do, the next Weaver does."""
+        self._start()
 
-    def _run(self) -> None:
-        if sys.platform == "linux":  # elsewhere this would be the priority of the whole process
-            with suppress(OSError):
-                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST_PRIORITY)
-        while (part := self._parts.get()) is not None:
+    def _start(self) -> None:
+        while parts := self._waiting[:_PARTS_AT_ONCE]:
+            command = [sys.executable, "-m", __name__, *map(str, parts)]
             try:
-                seal(part)
-            except (OSError, ValueError, pa.ArrowException) as error:
-                _log.warning("%s: not sealed: %s", part, error)
+                self._process = start_detached(command, self._output)
+            except OSError as error:
+                _log.warning("parts of %s are not sealed: %s", parts[0].parent, error.strerror)
+                return
+            self._waiting = self._waiting[_PARTS_AT_ONCE:]
 
 
 def seal(part: Path) -> None:
-    """Replace an Arrow part by its Parquet file, unless it is small or another process does it.
+    """Replace an Arrow part by its Parquet file, unless another process does it.
 
     OSError, ValueError or ArrowException if it is damaged or the disk is full: it remains.
     """
@@ -80,8 +81,6 @@ def seal(part: Path) -> None:
     fresh = sealed.with_suffix(f"{SEALED}.new")
     try:
         with part.open("rb") as file:
-            if os.fstat(file.fileno()).st_size < _SMALLEST_BYTES:
-                return
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             _write(file, fresh)
             fresh.replace(sealed)
@@ -132,3 +131,18 @@ def _tables(source: Any) -> Iterator[Any]:
             waiting, size = [], 0
     if waiting:
         yield pa.Table.from_batches(waiting).unify_dictionaries()
+
+
+def main() -> None:
+    """Seal the parts that the command line names."""
+    os.nice(_LOWEST_PRIORITY)
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    for part in sys.argv[1:]:
+        try:
+            seal(Path(part))
+        except (OSError, ValueError, pa.ArrowException) as error:
+            _log.warning("%s: not sealed: %s", part, error)
+
+
+if __name__ == "__main__":
+    main()

@@ -84,7 +84,7 @@ class TrajectoryWriter:
         repair: bool = True,
     ) -> None:
         self.folder = epoch_folder(root, epoch)
-        self._sealer = Sealer()
+        self._sealer = Sealer(root)
         self._seq = 0
         self._batches: list[tuple[int, int, Telemetry]] = []
         self._lines: list[bytes] = []
