@@ -13,6 +13,7 @@ import closed_loop
 import command_latency
 import failure_repair
 import fence_cost
+import herd_cost
 import importing
 import ingest
 import long_trace
@@ -33,6 +34,7 @@ BENCHMARKS: dict[str, Callable[..., Coroutine[None, None, list[Figure]]]] = {
     "measuring": measuring_cost.measure,
     "tick": tick.measure,
     "ack": ack_cost.measure,
+    "herd": herd_cost.measure,
     "events": failure_repair.measure,
     "watched": closed_loop.measure,
     "scale": long_trace.measure,

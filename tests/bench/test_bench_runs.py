@@ -20,6 +20,7 @@ FIGURES = [
         "measuring",
         "tick",
         "ack",
+        "herd",
     ),
     *("events", "watched", "memory", "linear", "import_wide", "import_long"),
 ]
