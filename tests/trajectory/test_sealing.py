@@ -95,7 +95,7 @@ def test_a_part_that_cannot_be_sealed_remains_and_is_named(
         path.write_bytes(b"PAR1")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(sealing, "_write", fill_the_disk)
+    monkeypatch.setattr("torchloom_core.live.trajectory.sealed.write", fill_the_disk)
     monkeypatch.setattr("os.nice", lambda _: 0)
     monkeypatch.setattr("sys.argv", ["sealing", *map(str, unsealed.folder.glob("*.arrow"))])
     sealing.main()

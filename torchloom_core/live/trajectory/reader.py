@@ -34,7 +34,7 @@ from torchloom_core.live.trajectory.layout import (
     state_error,
 )
 from torchloom_core.live.trajectory.parts import whole_bytes
-from torchloom_core.live.trajectory.sealing import row_groups
+from torchloom_core.live.trajectory.sealed import row_groups
 from torchloom_core.live.trajectory.thinned import (
     About,
     about,

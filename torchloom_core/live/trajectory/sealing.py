@@ -10,28 +10,18 @@ import fcntl
 import logging
 import os
 import sys
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import BinaryIO
 
 import pyarrow as pa
 
-from torchloom_core.live.trajectory.layout import SEALED, TELEMETRY_SCHEMA
+from torchloom_core.live.trajectory import sealed
+from torchloom_core.live.trajectory.layout import SEALED
 from torchloom_core.live.transport.detached_process import has_ended, start_detached
 
 _SMALLEST_BYTES = 1 << 16
 """A smaller part would not be smaller as Parquet."""
-
-_GROUP_BYTES = 8 << 20
-"""Arrow bytes of a row group: what is in memory at once, here and in a reader."""
-
-_NAMES = ["run", "worker", "state", "metrics.list.element"]
-_COUNTS = ["seq", "ts_recv_ns", "incarnation", "batch_seq", "step", "dropped", "v"]
-_ENCODINGS = {
-    **dict.fromkeys([*_COUNTS, "ts_ns.list.element"], "DELTA_BINARY_PACKED"),
-    **dict.fromkeys(["progress_age_s", "values.list.element"], "BYTE_STREAM_SPLIT"),
-}
 
 _PARTS_AT_ONCE = 1000
 """Bounds a command line."""
@@ -77,13 +67,12 @@ def seal(part: Path) -> None:
 
     OSError, ValueError or ArrowException if it is damaged or the disk is full: it remains.
     """
-    sealed = part.with_suffix(SEALED)
-    fresh = sealed.with_suffix(f"{SEALED}.new")
+    fresh = part.with_suffix(f"{SEALED}.new")
     try:
         with part.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            _write(file, fresh)
-            fresh.replace(sealed)
+            _lock(file)
+            sealed.write(file, fresh)
+            fresh.replace(part.with_suffix(SEALED))
             part.unlink()
     except (FileNotFoundError, BlockingIOError):
         return  # another process has sealed it, or does so now
@@ -92,45 +81,13 @@ def seal(part: Path) -> None:
         raise
 
 
-def row_groups(path: Path) -> Iterator[Any]:
-    """Yield the record batches of a sealed part, with the columns of ``TELEMETRY_SCHEMA``."""
-    import pyarrow.parquet as pq
-
-    with pq.ParquetFile(path, read_dictionary=_NAMES) as file:
-        for number in range(file.num_row_groups):
-            table = file.read_row_group(number, use_threads=False)
-            yield from table.combine_chunks().to_batches()
-
-
-def _write(source: Any, path: Path) -> None:
-    import pyarrow.parquet as pq  # the Weaver needs it only here
-
-    with path.open("wb") as file:
-        with pq.ParquetWriter(
-            file,
-            TELEMETRY_SCHEMA,
-            compression="zstd",
-            use_dictionary=_NAMES,
-            column_encoding=_ENCODINGS,
-            write_statistics=["seq", "ts_recv_ns"],
-        ) as parquet:
-            for table in _tables(source):
-                parquet.write_table(table, row_group_size=table.num_rows)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _tables(source: Any) -> Iterator[Any]:
-    waiting: list[Any] = []
-    size = 0
-    for batch in pa.ipc.open_stream(source):
-        waiting.append(batch)
-        size += batch.nbytes
-        if size >= _GROUP_BYTES:
-            yield pa.Table.from_batches(waiting).unify_dictionaries()
-            waiting, size = [], 0
-    if waiting:
-        yield pa.Table.from_batches(waiting).unify_dictionaries()
+def _lock(file: BinaryIO) -> None:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except OSError:  # a file system without locks
+        return
 
 
 def main() -> None:
