@@ -29,7 +29,7 @@ async def copying(connect_bus, tmp_path):
     folder.mkdir(parents=True)
     (folder / "meta.json").write_bytes(b"{}")
     settings = Standby(record_bytes=4 << 20)
-    sender = RecordSender(await bus.record_stream(), bus.standbys, settings, root, EPOCH)
+    sender = RecordSender(await bus.record_stream(), bus, settings, root, EPOCH)
     tasks.append(asyncio.create_task(sender.run()))
 
     async def follow(name):

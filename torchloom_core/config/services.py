@@ -78,7 +78,7 @@ class Dashboard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 class Standby(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``[standby]``: how standby Weavers replace a leader, see docs/operate/ha.md."""
 
-    lease_s: Annotated[float, msgspec.Meta(ge=0.5, le=60)] = 1.5
+    lease_s: Annotated[float, msgspec.Meta(ge=0.5, le=60)] = 1.0
     """A leader that has not been heard of for this long is replaced."""
     record_bytes: Annotated[int, msgspec.Meta(ge=1 << 20)] = 1 << 30
     """Most bytes of trajectory that the broker keeps for standbys."""

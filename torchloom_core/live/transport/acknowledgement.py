@@ -13,7 +13,7 @@ from nats.aio.msg import Msg
 
 from torchloom_core.live.transport.lease import Lease
 
-_DURABLE_S = 1.0
+_DURABLE_S = 2.0
 """A state that takes longer to store is not waited for: reports would be delivered again."""
 
 Durable = Callable[[], Awaitable[None]] | None

@@ -55,6 +55,8 @@ _KILL_SWITCH = frozenset({"actions.stop", "actions.resume"})
 _JOINS = {"per_s": 500.0, "bytes_per_s": 1e6, "rest_s": 40.0}
 """A join request costs a signature; a worker without an answer repeats it."""
 
+_Take = Callable[[Msg], Awaitable[None]]
+
 
 class NatsBus:
     """The Weaver's connection to one run."""
@@ -85,6 +87,7 @@ class NatsBus:
         self._superseded: Callable[[int], None] | None = None
         self._outbox: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue(_OUTBOX_MESSAGES)
         self._acks = Acknowledgements(lease)
+        self.recorded: Callable[[], Awaitable[None]] = partial(asyncio.sleep, 0.0)
         self._posting = asyncio.create_task(self._post())
         self.owner = Ownership(link, f"{_inbox(run)}.owner", self.state)
 
@@ -196,8 +199,9 @@ class NatsBus:
             self._outbox.put_nowait((subject, encode(message)))
 
     async def store(self, entries: Mapping[str, bytes | None]) -> None:
-        """Store entries of this epoch's state, in order; None deletes one."""
+        """Store entries of this epoch's state, in order, after the record; None deletes one."""
         await self.lease.sure()
+        await self.recorded()
         await self.state.write(entries)
 
     async def on_epoch(self, callback: Callable[[int], None]) -> None:
@@ -254,16 +258,14 @@ class NatsBus:
         self.shut()
         with suppress(nats.errors.Error, TimeoutError):
             async with asyncio.timeout(_CLOSE_S):
-                for service in self._services:
-                    if self.is_connected:
-                        await service.stop()
+                for service in self._services if self.is_connected else ():
+                    await service.stop()
                 if self.is_connected:
                     await self._outbox.join()
                     await self._acks.finish()
         await self._acks.close()
         self._posting.cancel()
-        with suppress(asyncio.CancelledError):
-            await self._posting
+        await asyncio.gather(self._posting, return_exceptions=True)
         for link in (*self._service_links, self._link):
             await link.close()
 
@@ -276,15 +278,10 @@ class NatsBus:
         self._service_links.append(service_link)
         return service_link
 
-    async def _subscribe(
-        self,
-        subject: str,
-        callback: Callable[[Msg], Awaitable[None]],
-        service_link: Connection | None = None,
-    ) -> None:
-        await (service_link or self._link).client.subscribe(
-            subject,
-            cb=callback,
+    async def _subscribe(self, to: str, take: _Take, link: Connection | None = None) -> None:
+        await (link or self._link).client.subscribe(
+            to,
+            cb=take,
             pending_msgs_limit=_PENDING_MESSAGES,
             pending_bytes_limit=_PENDING_BYTES,
         )

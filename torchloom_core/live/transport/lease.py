@@ -30,7 +30,7 @@ from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import UNREADABLE
 
 LEASE_KEY = "lease"
-LEASE_S = 1.5
+LEASE_S = 1.0
 
 _RENEWALS = 4
 _LOOKS = 8

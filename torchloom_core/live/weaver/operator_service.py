@@ -48,7 +48,7 @@ from torchloom_core.wire.requests import (
 _log = logging.getLogger(__name__)
 
 _PATIENCE_S = 10.0
-_DURABLE_S = 1.0
+_DURABLE_S = 2.0
 
 
 class _Proposal(FromSession, frozen=True, kw_only=True, forbid_unknown_fields=True):

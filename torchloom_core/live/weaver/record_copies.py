@@ -8,6 +8,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -18,8 +19,8 @@ from torchloom_core.floor.files import write_whole
 from torchloom_core.floor.plain_text import RateLimitedLog
 from torchloom_core.live.trajectory.copying import Copies, GrowingFiles
 from torchloom_core.live.trajectory.layout import epoch_folder
+from torchloom_core.live.transport import NatsBus
 from torchloom_core.live.transport.record_stream import Piece, RecordStream
-from torchloom_core.live.transport.standbys import Standbys
 from torchloom_core.wire.codec import UNREADABLE
 
 _log = logging.getLogger(__name__)
@@ -27,6 +28,9 @@ _log = logging.getLogger(__name__)
 _EVERY_S = 0.25
 _PAUSE_S = 1.0
 _MOST_PIECES = 64
+_SLOW_S = 1.0
+"""A broker that takes longer to store the record is not waited for."""
+
 _LATE_S = 10.0
 _LAST_S = 2.0
 """How long a leader that ends waits for its last pieces to be stored."""
@@ -36,26 +40,54 @@ class RecordSender:
     """Sends an epoch's files, once a first standby has waited for the run."""
 
     def __init__(
-        self, stream: RecordStream, standbys: Standbys, settings: Standby, root: Path, epoch: int
+        self, stream: RecordStream, bus: NatsBus, settings: Standby, root: Path, epoch: int
     ) -> None:
         self._stream = stream
-        self._standbys = standbys
+        self._standbys = bus.standbys
+        self._lease = bus.lease
         self._settings = settings
         self._root = root
         self._epoch = epoch
         self._files: GrowingFiles | None = None
         self._looked = False
         self._limited_log = RateLimitedLog(_log)
+        self._wanted = self._sent = 0
+        self._works = True
+        self._news = asyncio.Condition()
+
+    async def sent(self) -> None:
+        """Wait until what is on file now is stored at the broker, unless that fails or is slow.
+
+        A successor on another host then knows each decision that was acted on.
+        """
+        if self._files is None or not self._works:
+            return
+        self._wanted += 1
+        wanted = self._wanted
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_SLOW_S), self._news:
+                self._news.notify_all()
+                await self._news.wait_for(lambda: self._sent >= wanted or not self._works)
 
     async def run(self) -> None:
         """Send until cancelled."""
         sent_s = time.monotonic()
         while True:
             try:
-                if not await self._send():
-                    await asyncio.sleep(_EVERY_S)
+                begun = self._wanted
+                while await self._send() == _MOST_PIECES:
+                    pass
                 sent_s = time.monotonic()
+                async with self._news:
+                    self._sent, self._works = begun, True
+                    self._news.notify_all()
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(_EVERY_S):
+                            await self._news.wait_for(lambda: self._wanted > self._sent)
             except (BrokerError, OSError) as error:
+                async with self._news:
+                    self._works = False
+                    self._news.notify_all()
                 if time.monotonic() - sent_s > _LATE_S:
                     late = f"the record at the standbys is {time.monotonic() - sent_s:.0f} s behind"
                     self._limited_log.add("copy", f"{late}: {error}")
@@ -88,6 +120,7 @@ class RecordSender:
             self._files = await asyncio.to_thread(GrowingFiles, folder, self._epoch)
         files = self._files
         pieces = await asyncio.to_thread(files.next_pieces, _MOST_PIECES)
+        await self._lease.sure()
         for piece in pieces:
             await self._stream.append(piece)
             files.done(piece)

@@ -12,21 +12,25 @@ import nats.errors
 
 from torchloom_core.config.trajectory import Trajectory
 from torchloom_core.floor.errors import BrokerError
+from torchloom_core.live.trajectory.columns import TelemetryStream
 from torchloom_core.live.transport import NatsBus
 from torchloom_core.live.transport.standbys import ANNOUNCE_EVERY_S
 from torchloom_core.live.weaver.record_copies import RecordFollower
+from torchloom_core.live.weaver.recovery import Inheritance
 from torchloom_core.live.weaver.retention_runner import RetentionRunner
 from torchloom_core.live.weaver.run_ownership import FolderLock, living
 
 _log = logging.getLogger(__name__)
 
-_CATCH_UP_S = 0.5
+_CATCH_UP_S = 1.0
 
 
 async def stand_by(
     bus: NatsBus, run: str, lock: FolderLock, root: Path, rules: Trajectory | None
 ) -> None:
     """Return once this Weaver has the run's lease, and the record up to its end in ``root``."""
+    TelemetryStream()  # the first one imports pandas, which takes a second
+    Inheritance({}, "").recovered(0)
     follower = RecordFollower(await bus.record_stream(), root)
     leader = await bus.owner.recorded()
     _log.info("standing by for run %s; its last leader: %s", run, leader or "none")

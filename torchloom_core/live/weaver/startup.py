@@ -226,7 +226,8 @@ class _Process:
         inheritance.follow(folder, last_epoch)
         versions, now_ns = plugins.versions, clock.now_ns()
         record = await bus.record_stream()
-        sender = RecordSender(record, bus.standbys, config.standby, folder, epoch)
+        sender = RecordSender(record, bus, config.standby, folder, epoch)
+        bus.recorded = sender.sent
         trajectory = TrajectoryWriter(
             folder, self._run, epoch, config, versions, now_ns, repair=not self._standby
         )
