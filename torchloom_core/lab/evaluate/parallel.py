@@ -9,7 +9,8 @@ import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from typing import Literal, Protocol, TypeVar
+from itertools import islice
+from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
 
@@ -18,8 +19,8 @@ from torchloom_core.lab.evaluate.arm import Arm
 
 Backend = Literal["loky", "ray"]
 
-_ROUND = 4
-"""Runs per core in one round on Ray, whose joblib backend returns a round's results at its end."""
+_RETRIES = 10
+"""How often a run is played again whose process, or whose host, was lost on a Ray cluster."""
 
 _ORPHANED_S = 1.0
 """How long a worker process may outlive its parent, seconds."""
@@ -69,7 +70,8 @@ class Workforce(msgspec.Struct, frozen=True, kw_only=True):
         """Yield every run as soon as it is finished, in any order.
 
         Runs are started seed by seed: a process draws an episode once for all arms, and after the
-        first seed the duration of every arm is known. WorkerLost if a process of this machine dies.
+        first seed the duration of every arm is known. WorkerLost if a process of this machine dies,
+        or one of a cluster again and again.
         """
         import joblib
 
@@ -92,17 +94,31 @@ class Workforce(msgspec.Struct, frozen=True, kw_only=True):
             except BrokenProcessPool:
                 raise WorkerLost("a worker process died: killed, or out of memory") from None
             return
+        yield from self._play_on_ray(study_tasks)
+
+    def _play_on_ray(
+        self, study_tasks: Sequence[StudyTask[Played]]
+    ) -> Iterator[tuple[StudyTask[Played], Played]]:
+        """Do the same on a cluster, which plays a run again if its process or host is lost."""
+        import ray
+
         jobs = self._join_ray()
-        for start in range(0, len(study_tasks), _ROUND * jobs):
-            with joblib.parallel_config(backend="ray", n_jobs=jobs):
-                work = joblib.Parallel()
-                part = study_tasks[start : start + _ROUND * jobs]
-                yield from work(joblib.delayed(_play)(study_task) for study_task in part)
+        play = ray.remote(_play).options(max_retries=_RETRIES)
+        left, running = iter(study_tasks), list[Any]()
+        while True:
+            running += map(play.remote, islice(left, jobs - len(running)))
+            if not running:
+                return
+            finished, running = ray.wait(running)
+            try:
+                yield from map(ray.get, finished)
+            except (ray.exceptions.WorkerCrashedError, ray.exceptions.OutOfMemoryError) as error:
+                text = f"a run lost its process {_RETRIES + 1} times: killed, or out of memory"
+                raise WorkerLost(text) from error
 
     def _join_ray(self) -> int:
         """Join the cluster, or start one; return how many processes to use."""
         import ray
-        from ray.util.joblib import register_ray
 
         if not ray.is_initialized():
             ray.init(
@@ -112,7 +128,6 @@ class Workforce(msgspec.Struct, frozen=True, kw_only=True):
                 log_to_driver=False,
                 logging_level=logging.WARNING,
             )
-        register_ray()
         return self.jobs if self.jobs > 0 else int(ray.cluster_resources()["CPU"])
 
 
