@@ -14,6 +14,9 @@ from torchloom_core.live.trajectory.layout import SEALED, PartKind, part_path, p
 _CONTINUATION = b"\xff\xff\xff\xff"
 """The first bytes of every Arrow IPC message."""
 
+_WRITEBACK_BYTES = 4 << 20
+"""The disk begins to write after this many bytes: to sync a whole part would stall the Weaver."""
+
 _PIECES_AT_ONCE = 1024
 """Linux' limit per call (IOV_MAX)."""
 
@@ -41,7 +44,7 @@ class PartWriter:
         self._number = 0
         self._path = folder
         self._file = -1
-        self._size = self._size_before = 0
+        self._size = self._size_before = self._dirty = 0
 
     def next_is_new(self) -> bool:
         """Return whether the next append starts a part."""
@@ -62,6 +65,10 @@ class PartWriter:
                 os.ftruncate(self._file, self._size)
             raise
         self._size += size
+        self._dirty += size
+        if self._dirty >= _WRITEBACK_BYTES:
+            self._dirty = 0
+            _begin_writeback(self._file)
 
     def undo(self) -> None:
         """Undo the last append."""
@@ -86,7 +93,7 @@ class PartWriter:
             os.fsync(self._file)
             self.close()
         self._number += 1
-        self._size = 0
+        self._size = self._dirty = 0
         self._path = part_path(self._folder, self._kind, self._number)
         self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
         sync_folder(self._folder)
@@ -99,6 +106,13 @@ def _rest(pieces: list[memoryview], written: int) -> list[memoryview]:
             return [piece[written:], *pieces[index + 1 :]]
         written -= len(piece)
     return []
+
+
+def _begin_writeback(file: int) -> None:
+    if hasattr(os, "posix_fadvise"):
+        # Linux then writes what is in its cache, and returns at once.
+        with contextlib.suppress(OSError):
+            os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def sync_folder(folder: Path) -> None:
