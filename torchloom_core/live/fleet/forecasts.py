@@ -60,7 +60,8 @@ class Forecasts:
             self.silent.discard(answer.predictor)
         if isinstance(answer, Forecast):
             moved = self._moved.get(answer.predictor, set())
-            self.newest[answer.predictor] = _without(answer, moved)
+            hazard = {worker: p for worker, p in answer.hazard.items() if worker not in moved}
+            self.newest[answer.predictor] = msgspec.structs.replace(answer, hazard=hazard)
             return []
         self.failed[answer.predictor] = answer
         text = f"predictor {answer.predictor} is quarantined: {answer.rule}: {answer.detail}"
@@ -78,12 +79,5 @@ class Forecasts:
             return
         for moved in self._moved.values():
             moved.add(worker)
-        for name, forecast in self.newest.items():
-            self.newest[name] = _without(forecast, {worker})
-
-
-def _without(forecast: Forecast, workers: set[str]) -> Forecast:
-    if workers.isdisjoint(forecast.hazard):
-        return forecast
-    hazard = {worker: p for worker, p in forecast.hazard.items() if worker not in workers}
-    return msgspec.structs.replace(forecast, hazard=hazard)
+        for forecast in self.newest.values():  # each has a dict of its own, made in take
+            forecast.hazard.pop(worker, None)
