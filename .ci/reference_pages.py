@@ -23,6 +23,7 @@ _TABLES: tuple[tuple[str, type[msgspec.Struct]], ...] = (
     ("run", schema.Run),
     ("weaver", schema.Weaver),
     ("broker", services.Broker),
+    ("join", services.Join),
     ("lighthouse", services.Lighthouse),
     ("dashboard", services.Dashboard),
     ("dashboard.sign_on", services.SignOn),

@@ -269,21 +269,34 @@ def test_an_invalid_probe_is_refused_without_a_request(run, weaver, words, messa
 def test_a_request_has_the_name_in_the_credentials(run, weaver):
     run.torchloom("actions", "stop")
     assert weaver.names == {"operator"}
-    written = run.torchloom("operator", "alice", "--out", "alice.creds")
-    assert written.stdout == "wrote alice.creds: alice passes it with --creds or NATS_CREDS\n"
+    written = run.torchloom("credentials", "create", "alice", "--out", "alice.creds")
+    text = "wrote alice.creds: alice, operator, passes it with --creds or NATS_CREDS\n"
+    assert written.stdout == text
     assert (run.path / "alice.creds").stat().st_mode & 0o777 == 0o600
     assert run.torchloom("actions", "stop", "--creds", "alice.creds").returncode == 0
     assert weaver.names == {"operator", "alice"}
+    viewer = ("credentials", "create", "bo", "--role", "viewer", "--days", "1")
+    assert run.torchloom(*viewer).returncode == 0
+    refused = run.torchloom("actions", "stop", "--creds", "bo.creds")
+    assert refused.returncode == RequestError.exit_code
+    assert refused.stderr == (
+        "torchloom: actions.stop: need credentials of an admin or operator, these are of the "
+        "viewer bo\n"
+    )
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("words", "status", "message"),
     [
-        ("operator a.b", 2, "need a name of 1 to 64 of A-Z a-z 0-9 _ -, was 'a.b'"),
-        ("operator operator", 2, "need another name: operator is the name of the default"),
+        ("credentials create a.b", 2, "need a name of 1 to 64 of A-Z a-z 0-9 _ -, was 'a.b'"),
         (
-            "operator bob --out torchloom.toml",
+            "credentials create operator",
+            2,
+            "need another name: operator is the name of the default",
+        ),
+        (
+            "credentials create bob --out torchloom.toml",
             4,
             "torchloom.toml exists already: give another",
         ),

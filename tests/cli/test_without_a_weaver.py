@@ -89,7 +89,7 @@ def test_missing_credentials_are_one_line(folder):
 
 def test_credentials_for_a_person_need_the_keys_of_a_weaver(folder):
     is_one_line(
-        folder.torchloom("operator", "alice"),
+        folder.torchloom("credentials", "create", "alice"),
         4,
         "broker/keys/keys.json: need the keys of a Weaver with the embedded broker, there are "
         "none; start `torchloom weaver` once",

@@ -10,6 +10,7 @@ import types
 import zipfile
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint
+from unittest.mock import AsyncMock
 
 import pytest
 from cyclopts import CycloptsError
@@ -30,6 +31,7 @@ from torchloom_core.live.kernel.arbiter.limits import PERSON_LIMITS, POLICY_LIMI
 from torchloom_core.live.trajectory.summaries import RECORD_KINDS
 from torchloom_core.live.weaver.operator_service import OperatorService
 from torchloom_core.wire import subjects
+from torchloom_core.wire.access import Access
 from torchloom_core.wire.decisions import Reply
 from torchloom_core.wire.operator import Answer
 
@@ -176,6 +178,7 @@ def operator_service():
         service.reply(Reply(request=request.id, ok=True, text=""))
 
     service = OperatorService(1, accept, *2 * [lambda after: Answer(ok=True, text=after)])
+    service.access = types.SimpleNamespace(listed=Access, revoke=AsyncMock(return_value="revoked"))
     return service
 
 

@@ -137,9 +137,9 @@ def connect_worker(broker, connect):
 
 @pytest.fixture
 def connect_person(broker, connect):
-    async def connect_person(name):
+    async def connect_person(name, role="operator"):
         seed = nats_jwt.new_seed("user")
-        return await connect(name, broker.credentials.person_creds_text(name, seed))
+        return await connect(name, broker.credentials.person_creds_text(name, seed, role))
 
     return connect_person
 

@@ -14,6 +14,7 @@ from tests.settled import settle
 from torchloom_core.live.transport.security import nats_jwt, rights
 from torchloom_core.live.transport.security.credentials import Keys
 from torchloom_core.wire import codec, subjects
+from torchloom_core.wire.access import ACTS, ADMINISTERS, READS, VERBS_OF
 from torchloom_core.wire.messages import JoinReply, JoinRequest, PauseState, RollCall
 
 MINE = "g0-0"
@@ -258,6 +259,17 @@ async def test_a_worker_that_signs_for_itself_is_refused(broker):
             reconnect_time_wait=0.1,
             error_cb=_ignore,
         )
+
+
+@pytest.mark.parametrize("role", sorted(VERBS_OF))
+async def test_a_person_sends_the_verbs_of_their_role_and_no_others(connect_person, role):
+    person = await connect_person("alice", role)
+    denied = set()
+    for verb in READS | ACTS | ADMINISTERS:
+        subject = subjects.control("run", "alice", verb)
+        if await person.is_denied(person.client.publish(subject, b"{}")):
+            denied.add(verb)
+    assert denied == (READS | ACTS | ADMINISTERS) - VERBS_OF[role]
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,6 @@ for _name, _group, _help in (
     ("init", RUNNING, "Write a commented config file."),
     ("new", RUNNING, "Write a package with a plugin, a capability or an adapter."),
     ("plugins", RUNNING, "List the installed policies, predictors and effectors."),
-    ("operator", RUNNING, "Write NATS credentials for a person."),
     ("status", _WATCHING, "Show the run's workers, knobs, commands and plugins."),
     ("plan", _WATCHING, "Show a pipeline's assignment, and what would follow on a loss."),
     ("logs", _WATCHING, "Print the trainers' log lines."),
@@ -55,6 +54,17 @@ app.command(
     help="Check benchmark results of nodes, and cordon those that are off.",
     group=_ACTING,
 )
+
+_credentials = App(
+    name="credentials", help="Create, list and revoke credentials of a run.", group=RUNNING
+)
+for _name, _function, _help in (
+    ("create", "create", "Write NATS credentials for a person."),
+    ("list", "list_credentials", "List who has credentials."),
+    ("revoke", "revoke", "Revoke credentials at once."),
+):
+    _credentials.command(f"{_HERE}.credentials_commands:{_function}", name=_name, help=_help)
+app.command(_credentials)
 
 _trajectory = App(
     name="trajectory",

@@ -7,7 +7,14 @@ import msgspec
 from torchloom_core.config.evaluation import Evaluate
 from torchloom_core.config.monitoring import FAILED_STEPS, Metrics
 from torchloom_core.config.ranges import HostAndPort, NotNegative, Positive, Share
-from torchloom_core.config.services import Broker, Dashboard, Lighthouse, Rendezvous, Standby
+from torchloom_core.config.services import (
+    Broker,
+    Dashboard,
+    Join,
+    Lighthouse,
+    Rendezvous,
+    Standby,
+)
 from torchloom_core.config.trajectory import Trajectory
 from torchloom_core.wire.limits import Name
 from torchloom_core.wire.placement import TRAINER
@@ -162,6 +169,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     weaver: Weaver = Weaver()
     broker: Broker = Broker()
     standby: Standby = Standby()
+    join: Join = Join()
     lighthouse: Lighthouse | None = None
     rendezvous: Rendezvous = Rendezvous()
     dashboard: Dashboard = Dashboard()

@@ -7,6 +7,11 @@ import msgspec
 from torchloom_core.config.ranges import Host, HostAndPort, Positive, UpToADay
 from torchloom_core.wire.limits import Name
 
+_Pattern = Annotated[str, msgspec.Meta(min_length=1)]
+
+LEAST_JOIN_S = 60.0
+"""How long credentials for joining are valid at least."""
+
 HeaderName = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9-]{1,64}\Z")]
 """Of an HTTP header."""
 
@@ -19,6 +24,19 @@ class Broker(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     worker_creds: str = ""
     host: Host = "127.0.0.1"
     port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0
+
+
+class Join(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``[join]``: which workers get credentials of the embedded broker."""
+
+    names: Annotated[tuple[_Pattern, ...], msgspec.Meta(min_length=1)] = ("*",)
+    expires_s: Annotated[float, msgspec.Meta(ge=0, le=1e9)] = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuse an end that comes before a trainer has read the file."""
+        if 0 < self.expires_s < LEAST_JOIN_S:
+            need = f"need {LEAST_JOIN_S:g} or more, or 0"
+            raise ValueError(f"expires_s: {need}, was {self.expires_s:g}")
 
 
 class Lighthouse(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -44,7 +44,7 @@ VERBS_OF: dict[PersonRole, frozenset[str]] = {
     "operator": READS | ACTS,
     "admin": READS | ACTS | ADMINISTERS,
 }
-"""The verbs that each role may send."""
+"""The verbs that each role of a person may send."""
 
 
 class Issued(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

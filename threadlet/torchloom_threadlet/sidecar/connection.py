@@ -191,7 +191,7 @@ class Connection:
         )
 
     def _store(self, keys: Keys) -> None:
-        self._keys = keys
+        self._keys, self._refusals = keys, 0
         self._on_keys(keys)
 
     async def _ask(self, request: bytes) -> bytes:
@@ -212,7 +212,6 @@ class Connection:
         creds = _CREDS.format(jwt=keys.jwt, seed=keys.seed) if keys.jwt else self._join.creds
         hello = self._hello
         inbox = subjects.inbox_prefix(hello.run, hello.worker, hello.incarnation)
-        self._refusals = 0
         client = NatsClient()
         connecting = asyncio.create_task(self._connect(client, creds, inbox, reconnect=True))
         connecting.add_done_callback(lambda _: self._look.set())
@@ -230,6 +229,9 @@ class Connection:
                 if self._refusals >= _REFUSALS:
                     self._log("the broker at %s no longer knows this worker", shown(self._join.url))
                     self._store(Keys(seed=keys.seed))
+                    return
+                if client.is_closed:  # by an error that the client takes for final
+                    await asyncio.sleep(_jittered(_RECONNECT_S))
                     return
                 if self._look_for_a_new_weaver():
                     return

@@ -17,9 +17,9 @@ from torchloom_core.floor.plain_text import RateLimitedLog
 from torchloom_core.floor.server_urls import shown
 from torchloom_core.live.transport.connection import Admits, Connection
 from torchloom_core.live.transport.quota import Quota, Turns
-from torchloom_core.live.transport.security.nats_jwt import user_name
+from torchloom_core.live.transport.security.nats_jwt import ROLE_TAG, user_name, user_tag
 from torchloom_core.wire import subjects
-from torchloom_core.wire.access import READS
+from torchloom_core.wire.access import READS, VERBS_OF
 from torchloom_core.wire.codec import MAX_MESSAGE_BYTES, encode
 from torchloom_core.wire.messages import SCHEMA_VERSION
 from torchloom_core.wire.operator import Answer
@@ -115,11 +115,12 @@ def _refusal(text: str) -> bytes:
 class ControlClient:
     """A person's side: sends requests to the Weaver, and subscribes to its messages."""
 
-    def __init__(self, link: Connection, url: str, run: str, person: str) -> None:
+    def __init__(self, link: Connection, url: str, run: str, creds: str = "") -> None:
         self.link = link
+        self._role = user_tag(creds, ROLE_TAG)
         self._url = shown(url)
         self._run = run
-        self._person = person
+        self._person = _person(creds)
 
     @classmethod
     async def connect(cls, url: str, run: str, creds: Path | None = None) -> "ControlClient":
@@ -128,12 +129,16 @@ class ControlClient:
         link = await Connection.open(
             url, creds=creds, name=f"torchloom-cli-{run}", inbox_prefix="_INBOX"
         )
-        return cls(link, url, run, _person(creds))
+        return cls(link, url, run, _text_of(creds) if creds is not None else "")
 
     async def ask(
         self, verb: str, body: bytes = b"", timeout_s: float = 5.0, tries: int = 1
     ) -> bytes:
         """Send a request, ``tries`` times at most, and return the answer; or raise RequestError."""
+        allowed = {role for role, verbs in VERBS_OF.items() if verb in verbs}
+        if self._role in VERBS_OF and self._role not in allowed:
+            need = f"need credentials of an {' or '.join(sorted(allowed))}"
+            raise RequestError(f"{verb}: {need}, these are of the {self._role} {self._person}")
         try:
             subject = subjects.control(self._run, self._person, verb)
             reply = await self._ask(subject, body, timeout_s, tries)
@@ -178,10 +183,14 @@ class ControlClient:
         await self.link.close()
 
 
-def _person(creds: Path | None) -> str:
+def _text_of(creds: Path) -> str:
+    return creds.read_text(encoding="utf-8")
+
+
+def _person(creds: str) -> str:
     """Return the person's name, turned into a valid one if necessary."""
-    if creds is not None:
-        return subjects.as_name(user_name(creds.read_text(encoding="utf-8")))
+    if creds:
+        return subjects.as_name(user_name(creds))
     try:
         return subjects.as_name(getpass.getuser())
     except (KeyError, OSError, ImportError):  # a user id without an entry

@@ -15,7 +15,9 @@ import msgspec
 
 from torchloom_core.floor.errors import MessageError
 from torchloom_core.live.trajectory.summaries import summarise
+from torchloom_core.live.weaver.access_service import AccessService
 from torchloom_core.wire import codec
+from torchloom_core.wire.access import Revoke
 from torchloom_core.wire.actions import Action
 from torchloom_core.wire.decisions import Reply
 from torchloom_core.wire.limits import MAX_TEXT, Id
@@ -101,6 +103,7 @@ class OperatorService:
         self._knobs = knobs
         self._numbers = count(1)
         self._open: dict[str, asyncio.Future[Reply]] = {}
+        self.access: AccessService | None = None
 
     @property
     def verbs(self) -> dict[str, Callable[[bytes, str], Awaitable[bytes]]]:
@@ -110,6 +113,8 @@ class OperatorService:
             "knobs": partial(self._on_page, "knobs", self._knobs),
             "actions.stop": self._on_stop,
             **{verb: partial(self._on_request, verb) for verb in _REQUESTS},
+            "access": self._on_access,
+            "access.revoke": self._on_revoke,
         }
 
     def reply(self, reply: Reply) -> None:
@@ -134,6 +139,20 @@ class OperatorService:
         with suppress(MessageError):  # the kill switch works with any body
             session = codec.decode_json(FromSession, body or b"{}", "actions.stop").session
         return await self._submit(StopActions(), by, session)
+
+    @property
+    def _access(self) -> AccessService:
+        if self.access is None:
+            raise MessageError("this Weaver gives no credentials")
+        return self.access
+
+    async def _on_access(self, _: bytes, by: str) -> bytes:
+        return codec.encode(self._access.listed())
+
+    async def _on_revoke(self, body: bytes, by: str) -> bytes:
+        text = await self._access.revoke(codec.decode_json(Revoke, body, "access.revoke"))
+        await self._submit(Annotate(text=text), by, "")  # so that it is on record
+        return codec.encode(Answer(ok=True, text=text))
 
     async def _submit(self, want: Want, by: str, session: str, called: str = "") -> bytes:
         number = f"r{self._epoch}.{next(self._numbers)}"

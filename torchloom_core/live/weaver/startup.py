@@ -11,6 +11,7 @@ import signal
 import socket
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from functools import partial
 from pathlib import Path
 
 from torchloom_core.config.monitoring import Metrics
@@ -31,7 +32,7 @@ from torchloom_core.live.trajectory.layout import newest_epoch, run_folder
 from torchloom_core.live.trajectory.writer import TrajectoryWriter, repair_earlier_epochs
 from torchloom_core.live.transport import NatsBus
 from torchloom_core.live.transport.broker import EmbeddedBroker, nats_url
-from torchloom_core.live.transport.security.enrolment import Enrolment, Grants
+from torchloom_core.live.weaver.access_service import AccessService
 from torchloom_core.live.weaver.daemon import Weaver
 from torchloom_core.live.weaver.epoch_rise import EpochRises
 from torchloom_core.live.weaver.lighthouse_process import LighthouseProcess
@@ -182,13 +183,11 @@ class _Process:
                 await bus.lease.seize()
             stack.push_async_callback(bus.owner.give_back)
             await bus.standbys.listen()
-            while (weaver := await self._take_state(plugins, bus, clock, stack)) is None:
+            write = partial(write_join_file, self._state_dir, self._config, url, broker)
+            access = AccessService(self._run, broker, self._config.join, write)
+            while (weaver := await self._take_state(plugins, bus, clock, stack, access)) is None:
                 pass
-            enrolment = None
-            if broker is not None:
-                grants = Grants(broker.credentials.grants_path)
-                enrolment = Enrolment(self._run, broker.credentials.worker_jwt, grants)
-            await weaver.admit_workers(enrolment)
+            await weaver.admit_workers(access.enrolment)
         except BrokerError as error:
             if broker is None:
                 raise
@@ -200,7 +199,8 @@ class _Process:
             await self._lighthouse.start(url, light_creds, weaver.training_replicas)
             stack.callback(asyncio.create_task(self._lighthouse.supervise()).cancel)
             where = self._lighthouse.url
-        write_join_file(self._state_dir, self._config, url, broker)
+        access.write_join_file()
+        stack.callback(asyncio.create_task(access.renew_join_file()).cancel)
         if not self._is_serving:
             ready(url, where)
         return weaver
@@ -215,7 +215,12 @@ class _Process:
         return serving(settings, weaver.seen, weaver.watchers, monitor_url)
 
     async def _take_state(
-        self, plugins: ActivePlugins, bus: NatsBus, clock: SystemClock, stack: AsyncExitStack
+        self,
+        plugins: ActivePlugins,
+        bus: NatsBus,
+        clock: SystemClock,
+        stack: AsyncExitStack,
+        access: AccessService,
     ) -> Weaver | None:
         """Return a Weaver that has taken over, or None if the state has to be read again."""
         config, folder = self._config, run_folder(self._state_dir, self._run)
@@ -236,6 +241,7 @@ class _Process:
             attempt.callback(trajectory.close)
             believed = self._rises.believed
             weaver = Weaver(config, plugins, bus, clock, epoch, trajectory, believed)
+            weaver.operator_service.access = access
             try:
                 await weaver.start(inheritance.recovered(epoch), inheritance.poison)
             except OvertakenError:
@@ -254,14 +260,17 @@ async def _repair(trajectory: TrajectoryWriter, root: Path) -> None:
 
 
 def write_join_file(
-    state_dir: Path, config: Config, url: str, broker: EmbeddedBroker | None
+    state_dir: Path, config: Config, url: str, broker: EmbeddedBroker | None, expires_s: int
 ) -> None:
-    """Write the file by which trainers find a Weaver, readable by its owner; or StateError."""
+    """Write the file by which trainers find a Weaver, readable by its owner; or StateError.
+
+    Its credentials end at ``expires_s``, in seconds of Unix time, or never if it is 0.
+    """
     settings = config.broker
     creds = settings.worker_creds or settings.creds
     try:
         if broker is not None:
-            text = broker.credentials.join_creds_text()
+            text = broker.credentials.join_creds_text(expires_s)
             if settings.host in _ANY_ADDRESS:
                 url = nats_url(socket.gethostname(), broker.port)
         else:

@@ -8,7 +8,9 @@ import asyncio
 import fcntl
 import json
 import logging
+import os
 import re
+import signal
 import socket
 import time
 from collections.abc import Iterator
@@ -221,6 +223,12 @@ class EmbeddedBroker:
         )
         write_private(self._record_path, msgspec.json.encode(record).decode())
         return record
+
+    def reload(self) -> None:
+        """Let the server load its config again, so that it refuses what was revoked."""
+        write_private(self._config_path, self._config(self.port))
+        with suppress(ProcessLookupError):  # it is restarted with the new config
+            os.kill(self.pid, signal.SIGHUP)
 
     def _end_leftovers(self) -> None:
         """Stop all servers of this folder, also one whose start was interrupted."""

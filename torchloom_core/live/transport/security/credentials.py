@@ -37,9 +37,6 @@ _KIND_OF: dict[str, nats_jwt.Kind] = {
     ),
     **dict.fromkeys(("weaver", "person", "joiner", "lighthouse"), "user"),
 }
-ROLE_TAG = "role"
-"""Tag of a person's JWT with the role; the rights are those of the key that signed it."""
-
 _LATER = ("people", "operators", "lighthouse", "viewers", "admins")
 """Keys that an older state folder lacks."""
 
@@ -181,7 +178,7 @@ class Credentials:
 
         ``expires_s``, in seconds of Unix time; 0: never.
         """
-        claims = nats_jwt.scoped_user_claims(self._people, [f"{ROLE_TAG}:{role}"])
+        claims = nats_jwt.scoped_user_claims(self._people, [f"{nats_jwt.ROLE_TAG}:{role}"])
         signer, key = self._keys.of_role(role), nats_jwt.public_key(seed)
         jwt = nats_jwt.sign(signer, key, name, claims, self._keys.made_s, expires_s)
         return nats_jwt.creds_text(jwt, seed)

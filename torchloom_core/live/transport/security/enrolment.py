@@ -47,6 +47,13 @@ class Grants:
         if path is not None:
             self._read(path)
 
+    def __len__(self) -> int:
+        return len(self._key_of)
+
+    def keys_of(self, worker: str) -> list[str]:
+        """Return the keys that the incarnations of a worker were granted to."""
+        return [key for (name, _), key in self._key_of.items() if name == worker]
+
     def key_of(self, process: Incarnation) -> str | None:
         """Return the key that the incarnation was granted to, if any."""
         return self._key_of.get(process)
@@ -110,10 +117,20 @@ class _Holder(msgspec.Struct, frozen=True):
 
 
 class Enrolment:
-    """Grants a worker's name to one key at a time, and each incarnation to one key forever."""
+    """Grants a worker's name to one key at a time, and each incarnation to one key forever.
 
-    def __init__(self, run: str, mint: Callable[[str, int, str], str], grants: Grants) -> None:
+    ``refusal`` returns why a worker of some name gets no credentials, or nothing.
+    """
+
+    def __init__(
+        self,
+        run: str,
+        mint: Callable[[str, int, str], str],
+        grants: Grants,
+        refusal: Callable[[str], str] = lambda worker: "",
+    ) -> None:
         self._run = run
+        self._refusal = refusal
         self._mint = mint
         self._grants = grants
         self._holders: dict[str, _Holder] = {}
@@ -193,7 +210,7 @@ class Enrolment:
                 f"worker {request.worker}: need the public key of a NATS user (U...), "
                 f"was {request.public_key[:_SHOWN]!r}"
             )
-        return ""
+        return self._refusal(request.worker)
 
     def _incarnation_fault(self, request: JoinRequest) -> str:
         process = request.worker, request.incarnation

@@ -28,6 +28,9 @@ _KEY_BYTES = 32
 _CRC_BYTES = 2
 _NO_LIMIT = -1
 
+ROLE_TAG = "role"
+"""Tag of a person's JWT with the role; the rights are those of the key that signed it."""
+
 _JWT_IN_CREDS = re.compile(r"NATS USER JWT-+\s+[\w-]+\.([\w-]+)\.[\w-]+")
 
 

@@ -1,0 +1,105 @@
+"""Who may join and control the run on the embedded broker: what was given, and what is revoked."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from fnmatch import fnmatchcase
+
+from torchloom_core.config.services import Join
+from torchloom_core.floor.errors import MessageError, StateError
+from torchloom_core.live.transport.broker import EmbeddedBroker
+from torchloom_core.live.transport.security.enrolment import Enrolment, Grants
+from torchloom_core.wire.access import Access, Revoke
+
+_log = logging.getLogger(__name__)
+
+_OWN_SERVER = "this run has a NATS server of its own, which lists and revokes credentials"
+
+
+class AccessService:
+    """Lists and revokes credentials; ``write_join_file`` gets the end of those for joining.
+
+    That is in seconds of Unix time, 0: none.
+    """
+
+    def __init__(
+        self,
+        run: str,
+        broker: EmbeddedBroker | None,
+        settings: Join,
+        write_join_file: Callable[[int], None],
+    ) -> None:
+        self._broker = broker
+        self._settings = settings
+        self._write_join_file = write_join_file
+        self._join_expires_s = 0
+        self.enrolment: Enrolment | None = None
+        self._grants = Grants()
+        if broker is not None:
+            self._grants = Grants(broker.credentials.grants_path)
+            mint = broker.credentials.worker_jwt
+            self.enrolment = Enrolment(run, mint, self._grants, self._refusal)
+
+    def listed(self) -> Access:
+        """Return who has credentials; MessageError without an embedded broker."""
+        register = self._embedded.credentials.register
+        return Access(
+            people=tuple(register.people()),
+            workers=len(self._grants),
+            blocked=tuple(register.revoked.blocked),
+            join_expires_s=self._join_expires_s,
+        )
+
+    async def revoke(self, wanted: Revoke) -> str:
+        """Revoke credentials, and return what was done; MessageError if there are none."""
+        broker, name = self._embedded, wanted.name or ""
+        register = broker.credentials.register
+        match wanted.kind:
+            case "person":
+                if not (count := register.revoke_person(name)):
+                    raise MessageError(f"access.revoke: {name} has no valid credentials")
+                text = f"revoked {count} credentials of {name}"
+            case "worker" if wanted.undo:
+                if not register.unblock(name):
+                    raise MessageError(f"access.revoke: the worker {name} is not blocked")
+                return f"the worker {name} may join again"
+            case "worker":
+                register.revoke_worker(name, self._grants.keys_of(name))
+                text = f"revoked the credentials of the worker {name}, which may not join again"
+            case _:
+                broker.credentials.renew_joiner()
+                self.write_join_file()
+                text = "revoked the credentials for joining; join.json has new ones"
+        await asyncio.to_thread(broker.reload)
+        return text
+
+    def write_join_file(self) -> None:
+        """Write ``join.json``, or raise StateError."""
+        valid_s = round(self._settings.expires_s)
+        self._join_expires_s = int(time.time()) + valid_s if valid_s and self._broker else 0
+        self._write_join_file(self._join_expires_s)
+
+    async def renew_join_file(self) -> None:
+        """Write ``join.json`` again in time, for as long as its credentials expire."""
+        while self._join_expires_s:
+            await asyncio.sleep(self._settings.expires_s / 2)
+            try:
+                self.write_join_file()
+            except StateError as error:
+                _log.warning("join.json has credentials that expire: %s", error)
+
+    @property
+    def _embedded(self) -> EmbeddedBroker:
+        if self._broker is None:
+            raise MessageError(_OWN_SERVER)
+        return self._broker
+
+    def _refusal(self, worker: str) -> str:
+        """Return why a worker of this name gets no credentials, or nothing."""
+        if worker in self._embedded.credentials.register.revoked.blocked:
+            return f"worker {worker}: its credentials were revoked, and its name is blocked"
+        patterns = self._settings.names
+        if any(fnmatchcase(worker, pattern) for pattern in patterns):
+            return ""
+        return f"need a worker name of [join] names ({', '.join(patterns)}), was {worker}"
