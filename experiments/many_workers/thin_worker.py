@@ -11,7 +11,6 @@ import random
 import struct
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,12 +32,14 @@ from torchloom_core.wire.messages import (
     Telemetry,
 )
 from torchloom_core.wire.operations import SetKnob
+from torchloom_threadlet.sidecar.backoff import Backoff
 
 LR = KnobSpec(name="lr", kind="float", low=0.0, high=1.0)
 COUNTS = (
     "up",  # connected with their own credentials now
     "enrolled",
     "joins",  # requests for credentials
+    "waits",  # answers to them that they come too many at once
     "refused",  # connections that the server refused or that timed out
     "hellos",
     "applied",
@@ -49,9 +50,10 @@ STOP_BEATS, BEATS = 0, 1
 
 _STAGES: tuple[AckStatus, ...] = ("delivered", "accepted", "applied")
 _NAMED = ("step_time_s", "compute_s", "loss", "gpu_temp_celsius", "gpu_power_watts", "tokens_per_s")
-_ASK_S = 2.0
-_WAITS_S = (0.2, 2.0)
-_RECONNECT_S = 0.2
+_WITHIN_S = (2.0, 10.0)
+_CONNECT_S = 10.0
+_WAITS_S = (0.2, 5.0)
+_RECONNECT_WAITS_S = (0.1, 5.0)
 _SLICES = 50
 _FIRST = 70_000
 """The first sequence number and step: those above 65,535 and below 2**32 have one length."""
@@ -160,21 +162,22 @@ class ThinWorker:
         """Enrol, and stay connected for ever."""
         await asyncio.sleep(random.uniform(0, self._herd.within_s))
         await self._enrol()
-        wait_s = _RECONNECT_S
+        backoff = Backoff(*_RECONNECT_WAITS_S)
         while True:
             try:
-                client = await self._connect(self._jwt, self._seed, self._take, 10.0)
+                client = await self._connect(self._jwt, self._seed, self._take, _CONNECT_S)
             except OSError:
                 self._counters.add("refused")
-                await asyncio.sleep(wait_s * random.uniform(0.5, 1.5))
+                await asyncio.sleep(backoff.next_s())
                 continue
+            backoff.reset()
             self.client = client
             self._counters.add("up")
             self._begin(client)
             await client.over
             self._counters.add("up", -1)
             self.client = None
-            await asyncio.sleep(wait_s * random.uniform(0.5, 1.5))
+            await asyncio.sleep(backoff.next_s())
 
     async def _connect(
         self, jwt: str, seed: str, take: Callable[[Message], None], s: float
@@ -184,48 +187,45 @@ class ThinWorker:
     async def _enrol(self) -> None:
         creds = self._join.creds
         jwt, seed = (creds.split(mark, 1)[1].split()[0] for mark in (_JWT, _SEED))
-        request = encode(
-            JoinRequest(
-                run=self._run,
-                worker=self.worker,
-                incarnation=self._incarnation,
-                public_key=nkeys.from_seed(bytearray(self._seed.encode())).public_key.decode(),
-                group=self.worker.partition("-")[0],
-                node=f"node-{self.worker.partition('-')[0]}",
-            )
+        request = JoinRequest(
+            run=self._run,
+            worker=self.worker,
+            incarnation=self._incarnation,
+            public_key=nkeys.from_seed(bytearray(self._seed.encode())).public_key.decode(),
+            group=self.worker.partition("-")[0],
+            node=f"node-{self.worker.partition('-')[0]}",
         )
-        wait_s = _WAITS_S[0]
-        while not self._jwt:
-            with suppress(OSError):
-                self._jwt = await self._ask(jwt, seed, request)
-            if not self._jwt:
-                await asyncio.sleep(wait_s * random.uniform(0.5, 1.5))
-                wait_s = min(2 * wait_s, _WAITS_S[1])
-        self._counters.add("enrolled")
-
-    async def _ask(self, jwt: str, seed: str, request: bytes) -> str:
-        answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        backoff, within_s = Backoff(*_WAITS_S), _WITHIN_S[0]
+        asking: ThinClient | None = None
+        answers: asyncio.Queue[Message] = asyncio.Queue()
         inbox = f"{subjects.join_inbox(self._run)}.{self.worker}"
-
-        def take(message: Message) -> None:
-            if not answer.done():
-                answer.set_result(message)
-
-        self._counters.add("joins")
-        client = None
-        try:
-            client = await self._connect(jwt, seed, take, _ASK_S)
-            client.subscribe(1, inbox)
-            client.publish(subjects.join(self._run), request, inbox)
-            message = await asyncio.wait_for(answer, _ASK_S)
-        except OSError:
-            if client is None:
-                self._counters.add("refused")
-            raise
-        finally:
-            if client is not None:
-                client.close()
-        return "" if message.status else decode_json(JoinReply, message.data, "join reply").jwt
+        while True:
+            wait_s = backoff.next_s()
+            self._counters.add("joins")
+            try:
+                if asking is None or not asking.is_up:
+                    asking = await self._connect(jwt, seed, answers.put_nowait, _CONNECT_S)
+                    asking.subscribe(1, inbox)
+                asked = msgspec.structs.replace(request, within_s=within_s)
+                asking.publish(subjects.join(self._run), encode(asked), inbox)
+                message = await asyncio.wait_for(answers.get(), within_s)
+            except OSError:
+                within_s = min(1.5 * within_s, _WITHIN_S[1])
+                if asking is None:
+                    self._counters.add("refused")
+            else:
+                reply = JoinReply()
+                if not message.status:
+                    reply = decode_json(JoinReply, message.data, "join reply")
+                if reply.jwt:
+                    self._jwt = reply.jwt
+                    break
+                if reply.wait_s:
+                    self._counters.add("waits")
+                    wait_s = reply.wait_s
+            await asyncio.sleep(wait_s)
+        asking.close()
+        self._counters.add("enrolled")
 
     def _begin(self, client: ThinClient) -> None:
         client.subscribe(1, subjects.roll_call(self._run))

@@ -71,6 +71,8 @@ class WeaversPart:
         self.events = []
         self.telemetry = []
         self.unwanted = ""
+        self.waits_s = []
+        self.joined_on = []
         self._news = asyncio.Event()
         self._catching_up = None
 
@@ -92,6 +94,9 @@ class WeaversPart:
         self.enrolment = enrolment = Enrolment(RUN, self._broker.credentials.worker_jwt, Grants())
 
         async def join(message):
+            self.joined_on.append(message.reply.rpartition(".")[0])  # the client's own inbox
+            if self.waits_s:
+                return await message.respond(encode(JoinReply(wait_s=self.waits_s.pop())))
             request = decode_json(JoinRequest, message.data, "join request")
             reply = JoinReply(error=self.unwanted, unwanted=True)
             reply = reply if self.unwanted else enrolment.grant(request)

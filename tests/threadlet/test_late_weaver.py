@@ -58,6 +58,17 @@ async def test_a_standby_waits_for_its_weaver(weaver, start_trainer, join_file, 
     await trainer.goes_on()
 
 
+async def test_a_trainer_that_comes_with_a_herd_enrols_later_over_the_same_connection(
+    weaver, start_trainer, broker
+):
+    weaver.waits_s = [0.01, 0.01, 0.01]
+    trainer = start_trainer()
+    await weaver.admit()
+    assert weaver.waits_s == []
+    assert len(set(weaver.joined_on)) == 1
+    assert trainer.errors.count("many workers enrol at once: g0-0 enrols later") == 1
+
+
 @pytest.mark.long
 async def test_the_join_file_of_another_runs_weaver_is_given_up(weaver, start_trainer, join_file):
     present = join_file.read_bytes()

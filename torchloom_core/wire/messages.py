@@ -289,7 +289,8 @@ class JoinRequest(msgspec.Struct, frozen=True, kw_only=True, tag="join_request")
     """A worker with the run's join credentials requests its own.
 
     ``public_key`` is a NATS user nkey (``U...``); its seed never leaves the worker. ``group`` and
-    ``node`` are as in its :class:`~torchloom_core.wire.placement.Placement`.
+    ``node`` are as in its :class:`~torchloom_core.wire.placement.Placement`. It waits for an answer
+    for ``within_s``, and then repeats the request; 0: an unknown time.
     """
 
     run: Name
@@ -298,11 +299,12 @@ class JoinRequest(msgspec.Struct, frozen=True, kw_only=True, tag="join_request")
     public_key: ShortText
     group: RackName = ""
     node: RackName = ""
+    within_s: Seconds = 0.0
     v: Version = SCHEMA_VERSION
 
 
 class JoinReply(msgspec.Struct, frozen=True, kw_only=True, tag="join_reply"):
-    """The worker's own user JWT, or the error.
+    """The worker's own user JWT, or the error, or after how many seconds to repeat the request.
 
     ``unwanted``: the name is free, but the node is cordoned, so that a restarted process should
     end. ``taken``: another process has the name. ``ts_ns``: the Weaver's time, in the answer to an
@@ -313,6 +315,7 @@ class JoinReply(msgspec.Struct, frozen=True, kw_only=True, tag="join_reply"):
     error: Text = ""
     unwanted: bool = False
     taken: bool = False
+    wait_s: Seconds = 0.0
     ts_ns: Stamp = 0
     v: Version = SCHEMA_VERSION
 

@@ -7,6 +7,7 @@ import logging
 import os
 import random
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 import nats.errors
@@ -18,20 +19,23 @@ from torchloom_core.floor.nats_client import NatsClient
 from torchloom_core.floor.plain_text import plain_line
 from torchloom_core.floor.server_urls import shown
 from torchloom_core.wire import subjects
-from torchloom_core.wire.codec import decode_json, encode
 from torchloom_core.wire.messages import Hello, JoinFile, JoinReply, JoinRequest, version_fault
 from torchloom_threadlet.identity import read_join
 from torchloom_threadlet.ipc import Keys
+from torchloom_threadlet.sidecar.backoff import Backoff
+from torchloom_threadlet.sidecar.joining import BROKER_ERRORS, Joiner, closed
 
-BROKER_ERRORS = (nats.errors.Error, OSError, asyncio.TimeoutError)
-"""The errors of a call to the broker while the broker is away."""
-
-_CONNECT_S = 2.0
-_RECONNECT_S = 0.2
+_CONNECT_S = 10.0
+_POLL_S = 0.2
+_RECONNECT_WAITS_S = (0.1, 5.0)
 _LOOK_S = 0.5
-_ENROL_WAIT_S = (0.2, 2.0)
+_ENROL_WAITS_S = (0.2, 5.0)
+_LONGEST_WAIT_S = 60.0
 _REFUSED_WAIT_S = 5.0
 _REFUSALS = 3
+_REFUSED = ("authorization violation", "authentication expired", "authentication revoked")
+"""Errors of a server that knows the worker no longer; it has another for one that is too slow."""
+
 _MARK_BYTES = 12
 
 _CREDS = """-----BEGIN NATS USER JWT-----
@@ -88,6 +92,7 @@ class Connection:
         self._on_keys = on_keys
         self._on_admission = on_admission
         self._refusals = 0
+        self._again = Backoff(*_RECONNECT_WAITS_S)
         self.unwanted = False
         self._last_line = ""
         self._client: Client | None = None
@@ -113,7 +118,7 @@ class Connection:
         while (client := self.client) is None:
             await self._up.wait()
             if self.client is None:
-                await asyncio.sleep(_RECONNECT_S)
+                await asyncio.sleep(_POLL_S)
         return client
 
     async def run(self) -> None:
@@ -132,35 +137,39 @@ class Connection:
                 self._on_admission(str(error) if self.unwanted else "")
                 if not self.unwanted:  # the trainer reports this itself
                     self._log("the Weaver refuses this worker: %s", error)
-                await asyncio.sleep(_REFUSED_WAIT_S)
+                await asyncio.sleep(_REFUSED_WAIT_S * random.uniform(0.5, 1.5))
             except (*BROKER_ERRORS, MessageError, ValueError, nkeys.NkeysError) as error:
                 # nats-py raises ValueError for a malformed URL or credentials.
                 self._on_admission("")
                 self._log("cannot use the broker at %s: %s", shown(self._join.url), error)
-                await asyncio.sleep(_jittered(_ENROL_WAIT_S[1]))
+            await asyncio.sleep(self._again.next_s())
             self._look_for_a_new_weaver()
 
     async def close(self) -> None:
         """Close the connection, sending what is buffered."""
         if self._client is not None:
-            await _close(self._client)
+            await closed(self._client)
 
     async def _enrol(self) -> None:
         """Get credentials for this worker, waiting for the Weaver as long as it takes."""
         request = self._request()
-        wait_s = _ENROL_WAIT_S[0]
-        while True:
-            try:
-                answer = await self._ask(encode(request))
-                break
-            except BROKER_ERRORS as error:
-                self._on_admission("")
-                where = f"{self._hello.run} at {shown(self._join.url)}"
-                self._log("waiting for the Weaver of run %s: %s", where, error)
-                await asyncio.sleep(_jittered(wait_s))
-                wait_s = min(2 * wait_s, _ENROL_WAIT_S[1])
-                self._look_for_a_new_weaver()
-        reply = decode_json(JoinReply, answer, "join reply")
+        backoff = Backoff(*_ENROL_WAITS_S)
+        async with Joiner(self._connect_to_join) as joiner:
+            while True:
+                try:
+                    reply = await joiner.ask(request)
+                    if not reply.wait_s:
+                        break
+                    self._log("many workers enrol at once: %s enrols later", self._hello.worker)
+                    wait_s = min(reply.wait_s, _LONGEST_WAIT_S)
+                except BROKER_ERRORS as error:
+                    self._on_admission("")
+                    where = f"{self._hello.run} at {shown(self._join.url)}"
+                    self._log("waiting for the Weaver of run %s: %s", where, error)
+                    wait_s = backoff.next_s()
+                await asyncio.sleep(wait_s)
+                if self._look_for_a_new_weaver():
+                    await joiner.close()
         if not reply.jwt or version_fault(reply.v):
             raise self._refusal(reply)
         self._store(Keys(seed=self._keys.seed, jwt=reply.jwt))
@@ -168,7 +177,8 @@ class Connection:
     async def _check_name(self) -> None:
         """Ask whether another process has the name; without an answer it is this one's."""
         with contextlib.suppress(*BROKER_ERRORS):
-            reply = decode_json(JoinReply, await self._ask(encode(self._request())), "join reply")
+            async with Joiner(self._connect_to_join) as joiner:
+                reply = await joiner.ask(self._request())
             if reply.error or version_fault(reply.v):
                 raise self._refusal(reply)
 
@@ -194,20 +204,12 @@ class Connection:
         self._keys, self._refusals = keys, 0
         self._on_keys(keys)
 
-    async def _ask(self, request: bytes) -> bytes:
-        client = NatsClient()
+    async def _connect_to_join(self, client: NatsClient) -> None:
         inbox = subjects.join_inbox(self._hello.run)
-        try:
-            await self._connect(client, self._join.creds, inbox, reconnect=False)
-            answer = await client.request(
-                subjects.join(self._hello.run), request, timeout=_CONNECT_S
-            )
-        finally:
-            await _close(client)
-        return bytes(answer.data)
+        await self._connect(client, self._join.creds, inbox, reconnect=False)
 
     async def _stay_connected(self) -> None:
-        """Stay connected until the credentials are refused or the Weaver has moved."""
+        """Stay connected until the server or a new Weaver makes another connection necessary."""
         keys = self._keys
         creds = _CREDS.format(jwt=keys.jwt, seed=keys.seed) if keys.jwt else self._join.creds
         hello = self._hello
@@ -226,6 +228,8 @@ class Connection:
                     await self._reached()
                 if self.client is not None:
                     continue
+                if self._client is not None and client.is_closed:
+                    return  # nats-py reconnects after no error but the loss of the connection
                 if self._refusals >= _REFUSALS:
                     self._log("the broker at %s no longer knows this worker", shown(self._join.url))
                     self._store(Keys(seed=keys.seed))
@@ -239,7 +243,7 @@ class Connection:
             self._up.clear()
             self._client = None
             connecting.cancel()
-            await _close(client)
+            await closed(client)
 
     async def _connect(
         self, client: Client, creds: str, inbox_prefix: str, *, reconnect: bool
@@ -252,10 +256,10 @@ class Connection:
                 name=f"torchloom threadlet {self._hello.worker}",
                 allow_reconnect=reconnect,
                 max_reconnect_attempts=-1 if reconnect else 1,
-                reconnect_time_wait=_jittered(_RECONNECT_S),
+                reconnect_time_wait=self._again.next_s(),
                 connect_timeout=_CONNECT_S,
                 ping_interval=10,
-                error_cb=self._on_error,
+                error_cb=partial(self._on_error, client),
                 disconnected_cb=self._on_disconnect,
                 reconnected_cb=self._reached,
             )
@@ -263,9 +267,10 @@ class Connection:
             # nats-py raises these for a greeting with a field of another type.
             raise nats.errors.Error(f"not a NATS server: {error}") from None
 
-    async def _on_error(self, error: Exception) -> None:
-        if "authorization" in str(error).lower() or "authentication" in str(error).lower():
-            self._refusals += 1
+    async def _on_error(self, client: Client, error: Exception) -> None:
+        self._refusals += any(text in str(error).lower() for text in _REFUSED)
+        if not client.is_connected:  # it reads this before each attempt
+            client.options["reconnect_time_wait"] = self._again.next_s()
         _logger.debug("broker: %s", error)
 
     async def _on_disconnect(self) -> None:
@@ -275,6 +280,7 @@ class Connection:
         if self._client is None:
             return
         self._refusals = 0
+        self._again.reset()
         self._last_line = ""
         self._was_up = True
         self._up.set()
@@ -306,13 +312,3 @@ class Connection:
         if line != self._last_line:
             self._last_line = line
             _logger.warning("%s", plain_line(line))
-
-
-async def _close(client: Client) -> None:
-    # nats-py asserts that a client it closes had a server, which a malformed URL has not.
-    with contextlib.suppress(*BROKER_ERRORS, AssertionError):
-        await client.close()
-
-
-def _jittered(seconds: float) -> float:
-    return seconds * (0.5 + random.random())

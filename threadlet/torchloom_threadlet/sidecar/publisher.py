@@ -12,7 +12,8 @@ from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import MAX_REPORT_BYTES, encode
 from torchloom_core.wire.commands import FINAL_STATUSES, Ack
 from torchloom_core.wire.messages import Exit, Hello, Note
-from torchloom_threadlet.sidecar.connection import BROKER_ERRORS, Connection
+from torchloom_threadlet.sidecar.connection import Connection
+from torchloom_threadlet.sidecar.joining import BROKER_ERRORS
 
 _MOST_NOTES = 1000
 _ACKS_FIRST_S = 20.0

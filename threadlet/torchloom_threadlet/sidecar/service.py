@@ -25,8 +25,9 @@ from torchloom_threadlet import ipc
 from torchloom_threadlet.cleaning import fitting
 from torchloom_threadlet.sidecar.collectors import Collection
 from torchloom_threadlet.sidecar.commands import Commands
-from torchloom_threadlet.sidecar.connection import BROKER_ERRORS, Connection
+from torchloom_threadlet.sidecar.connection import Connection
 from torchloom_threadlet.sidecar.hangs import Hangs, Overdue
+from torchloom_threadlet.sidecar.joining import BROKER_ERRORS
 from torchloom_threadlet.sidecar.operations import SidecarOperations
 from torchloom_threadlet.sidecar.probing.listener import ProbeListener
 from torchloom_threadlet.sidecar.process import (

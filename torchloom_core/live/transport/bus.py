@@ -20,14 +20,14 @@ from nats.aio.msg import Msg
 from nats.micro.service import Service
 
 from torchloom_core.floor.clock import Clock, SystemClock
-from torchloom_core.floor.errors import BrokerError, MessageError
-from torchloom_core.floor.plain_text import plain_line
+from torchloom_core.floor.errors import BrokerError
 from torchloom_core.floor.server_urls import shown
 from torchloom_core.live.transport import operator
 from torchloom_core.live.transport.acknowledgement import Acknowledgements, Durable
 from torchloom_core.live.transport.connection import Admits, Connection
 from torchloom_core.live.transport.inbound import Inlet, Malformed, Receive
 from torchloom_core.live.transport.jetstream import JetStream
+from torchloom_core.live.transport.join_desk import Handler, JoinDesk
 from torchloom_core.live.transport.lease import LEASE_S, BucketKey, Lease
 from torchloom_core.live.transport.owner import Ownership
 from torchloom_core.live.transport.quota import Quota, Turns
@@ -36,9 +36,10 @@ from torchloom_core.live.transport.report_feed import ReportFeed
 from torchloom_core.live.transport.standbys import Standbys
 from torchloom_core.live.transport.state_bucket import EPOCH_KEY, StateBucket
 from torchloom_core.wire import subjects
-from torchloom_core.wire.codec import decode_json, encode
+from torchloom_core.wire.codec import encode
 from torchloom_core.wire.commands import Command
-from torchloom_core.wire.messages import JoinReply, JoinRequest, PauseState, RollCall
+from torchloom_core.wire.decisions import Notice
+from torchloom_core.wire.messages import PauseState, RollCall
 from torchloom_core.wire.steering import Steer
 
 _BULK_IN_FLIGHT = 64
@@ -53,7 +54,7 @@ _EPOCH_LOOKS_S = (0.0, 0.05, 0.5)
 _KILL_SWITCH = frozenset({"actions.stop", "actions.resume"})
 
 _JOINS = {"per_s": 500.0, "bytes_per_s": 1e6, "rest_s": 40.0}
-"""A join request costs a signature; a worker without an answer repeats it."""
+"""A join request costs a signature; what is beyond this is dropped before it is read."""
 
 _Take = Callable[[Msg], Awaitable[None]]
 
@@ -88,7 +89,7 @@ class NatsBus:
         self._outbox: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue(_OUTBOX_MESSAGES)
         self._acks = Acknowledgements(lease)
         self.recorded: Callable[[], Awaitable[None]] = partial(asyncio.sleep, 0.0)
-        self._posting = asyncio.create_task(self._post())
+        self._tasks = [asyncio.create_task(self._post())]
         self.owner = Ownership(link, f"{_inbox(run)}.owner", self.state)
 
     @classmethod
@@ -225,29 +226,22 @@ class NatsBus:
                 self._services.append(service)
                 await service_link.settle()
 
-    async def serve_join(self, handler: Callable[[JoinRequest], Awaitable[JoinReply]]) -> None:
-        """Answer workers' join requests; to an empty one with version and time."""
-        quota = Quota(**_JOINS)
-
-        async def answer(msg: Msg) -> None:
-            await self._turns.give()
-            try:
-                if msg.data:
-                    reply = await handler(decode_json(JoinRequest, msg.data, "join request"))
-                else:
-                    reply = JoinReply(ts_ns=self._clock.now_ns())
-            except MessageError as error:
-                reply = JoinReply(error=plain_line(str(error)))
-                if self._inlet:
-                    self._inlet.reject(msg.subject, str(error))
-            if msg.reply:
-                await msg.respond(encode(reply))
-
+    async def serve_join(
+        self, handler: Handler, report: Callable[[Notice], None] = lambda _: None
+    ) -> None:
+        """Answer workers' join requests, to an empty one with the time; ``report`` on a herd."""
+        quota, clock = Quota(**_JOINS), self._clock
         service_link = await self._service_link(
-            lambda subject, size: quota.takes(subject, self._clock.now_ns(), size)
+            lambda subject, size: quota.takes(subject, clock.now_ns(), size)
         )
-        await self._subscribe(subjects.join(self._run), answer, service_link)
+        desk = JoinDesk(handler, clock.now_ns, self._reject, report)
+        self._tasks.append(asyncio.create_task(desk.run()))
+        await self._subscribe(subjects.join(self._run), desk.take, service_link)
         await service_link.settle()
+
+    def _reject(self, subject: str, reason: str) -> None:
+        if self._inlet:
+            self._inlet.reject(subject, reason)
 
     def shut(self) -> None:
         """Stop receiving; what is not acknowledged goes to the next Weaver."""
@@ -264,8 +258,9 @@ class NatsBus:
                     await self._outbox.join()
                     await self._acks.finish()
         await self._acks.close()
-        self._posting.cancel()
-        await asyncio.gather(self._posting, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         for link in (*self._service_links, self._link):
             await link.close()
 

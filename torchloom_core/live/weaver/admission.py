@@ -2,9 +2,49 @@
 
 from collections.abc import Callable, Set
 
+from torchloom_core.config.schema import Config
+from torchloom_core.floor.clock import Clock
 from torchloom_core.live.fleet.state import FleetState
+from torchloom_core.live.kernel.kernel import Kernel
 from torchloom_core.live.transport.security.enrolment import Enrolment
-from torchloom_core.wire.messages import JoinReply, JoinRequest, version_fault
+from torchloom_core.wire.messages import Hello, JoinReply, JoinRequest, version_fault
+
+
+class Admission:
+    """Which workers may join, and whose hellos count; ``warn`` logs a refusal, limited by worker.
+
+    ``enrolment`` is None where workers need no credentials of their own.
+    """
+
+    def __init__(
+        self, kernel: Kernel, config: Config, clock: Clock, warn: Callable[[str, str], None]
+    ) -> None:
+        self._kernel = kernel
+        self._config = config
+        self._clock = clock
+        self._warn = warn
+        self.enrolment: Enrolment | None = None
+
+    async def answer(self, request: JoinRequest) -> JoinReply:
+        """Return the answer to a join request."""
+        kernel = self._kernel
+        training = kernel.run.training_groups()
+        need = self._config.min_groups(kernel.fleet.role_of(request.group))
+        now_ns = self._clock.now_ns()
+        return admitted(request, self.enrolment, kernel.fleet, now_ns, training, need, self._warn)
+
+    def expects(self, hello: Hello) -> bool:
+        """Return whether a hello counts."""
+        if fault := version_fault(hello.v):  # it was admitted by an earlier Weaver
+            text = "%s is not registered, restart its trainer: %s"
+            self._warn(hello.worker, text % (hello.worker, fault))
+            return False
+        # Credentials of an incarnation that never started stay valid after its name was reused.
+        if self.enrolment is None or self.enrolment.may_begin(hello.worker, hello.incarnation):
+            return True
+        text = "hello of %s dropped: a newer incarnation than %d was given its name"
+        self._warn(hello.worker, text % (hello.worker, hello.incarnation))
+        return False
 
 
 def admitted(

@@ -22,7 +22,7 @@ from torchloom_core.live.trajectory.reader import Recorded
 from torchloom_core.live.trajectory.writer import TrajectoryWriter
 from torchloom_core.live.transport import NatsBus
 from torchloom_core.live.transport.security.enrolment import Enrolment
-from torchloom_core.live.weaver.admission import admitted
+from torchloom_core.live.weaver.admission import Admission
 from torchloom_core.live.weaver.courier import Courier
 from torchloom_core.live.weaver.deadline_guard import DeadlineGuard
 from torchloom_core.live.weaver.effectors import Effectors
@@ -42,6 +42,7 @@ from torchloom_core.live.weaver.watchers import Watchers
 from torchloom_core.wire.decisions import (
     ForecastWanted,
     InputFailed,
+    Notice,
     Output,
     PauseChanged,
     Reply,
@@ -49,10 +50,7 @@ from torchloom_core.wire.decisions import (
 from torchloom_core.wire.events import Control, Input, RecordingGap, Recovered, Tick, Withheld
 from torchloom_core.wire.messages import (
     Hello,
-    JoinReply,
-    JoinRequest,
     Telemetry,
-    version_fault,
 )
 from torchloom_core.wire.operator import Page, Status
 from torchloom_core.wire.requests import Request
@@ -90,7 +88,6 @@ class Weaver:
         self._kernel = Kernel(config, plugins, DeadlineGuard(config.weaver.policy_budget_s))
         taken_until_ns = partial(bus.reports.taken_until_ns, clock.now_ns)
         self._reports = ReportWatch(self._kernel, clock, taken_until_ns, self.enter)
-        self._enrolment: Enrolment | None = None
         self._poison: Recorded | None = None
         self._forecasts = PredictorRunner(
             plugins.predictors, self._kernel.predictor_view, self.enter
@@ -98,6 +95,7 @@ class Weaver:
         self._limited_log = RateLimitedLog(log, clock.now_ns)
         warn = self._limited_log.add
         self._clocks = WorkerClocks(warn)
+        self._admission = Admission(self._kernel, config, clock, warn)
         self._courier = Courier(bus, clock, self._clocks.moved)
         self._outbox = Outbox(
             bus,
@@ -139,7 +137,7 @@ class Weaver:
                 if isinstance(message, Tick):  # all are alike, and without ticks nothing goes on
                     self._poison = None
                 return True
-            if isinstance(message, Hello) and not self._expects(message):
+            if isinstance(message, Hello) and not self._admission.expects(message):
                 return True
             outputs = self._kernel.step(message, ts_ns)
             self._trajectory.event(message, ts_ns, outputs)
@@ -157,18 +155,6 @@ class Weaver:
         except Exception as error:  # noqa: BLE001 - the kernel's state may be inconsistent
             self._fail(message, ts_ns, error)
         return True
-
-    def _expects(self, hello: Hello) -> bool:
-        if fault := version_fault(hello.v):  # it was admitted by an earlier Weaver
-            text = "%s is not registered, restart its trainer: %s"
-            self._limited_log.add(hello.worker, text % (hello.worker, fault))
-            return False
-        # Credentials of an incarnation that never started stay valid after its name was reused.
-        if self._enrolment is None or self._enrolment.may_begin(hello.worker, hello.incarnation):
-            return True
-        text = "hello of %s dropped: a newer incarnation than %d was given its name"
-        self._limited_log.add(hello.worker, text % (hello.worker, hello.incarnation))
-        return False
 
     def enter(self, message: Input) -> None:
         """Feed an input of the Weaver's own, stamped now."""
@@ -239,16 +225,8 @@ class Weaver:
 
     async def admit_workers(self, enrolment: Enrolment | None) -> None:
         """Answer join requests; with an embedded broker the answer has credentials."""
-        self._enrolment = enrolment
-        kernel = self._kernel
-
-        async def handle(request: JoinRequest) -> JoinReply:
-            training = kernel.run.training_groups()
-            need = self._config.min_groups(kernel.fleet.role_of(request.group))
-            now_ns, warn = self._clock.now_ns(), self._limited_log.add
-            return admitted(request, enrolment, kernel.fleet, now_ns, training, need, warn)
-
-        await self._bus.serve_join(handle)
+        self._admission.enrolment = enrolment
+        await self._bus.serve_join(self._admission.answer, self._report)
 
     def training_replicas(self) -> set[str]:
         """Return the replica groups that train, by their names at the lighthouse."""
@@ -307,8 +285,11 @@ class Weaver:
             self.enter(news)
             news = None
         for notice in (*filter(None, (news,)), *self._retention.take_news()):
-            log_output(notice, self._limited_log)
-            self._bus.publish("notice", notice)
+            self._report(notice)
+
+    def _report(self, notice: Notice) -> None:
+        log_output(notice, self._limited_log)
+        self._bus.publish("notice", notice)
 
     async def _repeat_pause(self) -> None:
         while True:

@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from typing import Any, Literal
 
 import msgspec
@@ -67,6 +68,13 @@ def is_user_key(text: str) -> bool:
     return bool(nkeys.crc16(raw[:-_CRC_BYTES]) == int.from_bytes(raw[-_CRC_BYTES:], "little"))
 
 
+@lru_cache(16)
+def _key_pair(seed: str) -> tuple[Any, str]:
+    """Return what signs with ``seed``, and its public key; both take as long as a signature."""
+    pair = nkeys.from_seed(seed.encode())
+    return pair, str(pair.public_key.decode())
+
+
 def sign(
     seed: str, subject: str, name: str, claims: Claims, issued_s: int, expires_s: int = 0
 ) -> str:
@@ -74,9 +82,10 @@ def sign(
 
     ``expires_s``, in seconds of Unix time; 0: never.
     """
+    pair, issuer = _key_pair(seed)
     body: Claims = {
         "iat": issued_s,
-        "iss": public_key(seed),
+        "iss": issuer,
         "name": name,
         "sub": subject,
         "nats": {"version": 2, **claims},
@@ -86,7 +95,7 @@ def sign(
     digest = hashlib.new("sha512_256", msgspec.json.encode(body)).digest()
     body["jti"] = base64.b32encode(digest).decode().rstrip("=")
     signed = f"{_part({'typ': 'JWT', 'alg': 'ed25519-nkey'})}.{_part(body)}"
-    signature = nkeys.from_seed(seed.encode()).sign(signed.encode())
+    signature = pair.sign(signed.encode())
     return f"{signed}.{_base64url(signature)}"
 
 
