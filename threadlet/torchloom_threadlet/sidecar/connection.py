@@ -234,9 +234,6 @@ class Connection:
                     self._log("the broker at %s no longer knows this worker", shown(self._join.url))
                     self._store(Keys(seed=keys.seed))
                     return
-                if client.is_closed:  # by an error that the client takes for final
-                    await asyncio.sleep(_jittered(_RECONNECT_S))
-                    return
                 if self._look_for_a_new_weaver():
                     return
         finally:
