@@ -191,6 +191,7 @@ class Trial:
 
     async def _enrol(self, herds: Herds) -> None:
         count, began_s = self._options.workers, time.monotonic()
+        before_s = Usage.of(self._weaver.pid).cpu_s
         looks = list(LOOKS_S)
         while (up := herds.get("up")) < count:
             took_s = time.monotonic() - began_s
@@ -202,6 +203,8 @@ class Trial:
             await asyncio.sleep(0.05)
         took_s = time.monotonic() - began_s
         self._note("all enrolled and connected after, s", took_s, 60.0)
+        used_s = Usage.of(self._weaver.pid).cpu_s - before_s
+        self._note("the Weaver's time on a core for it, ms a worker", 1e3 * used_s / count)
         console.print(f"  {_counts(herds)}")
         for name in ("joins", "hellos"):
             self._note(f"{name.replace('_', ' ')} a worker", herds.get(name) / count)
