@@ -103,6 +103,14 @@ for _name, _help in (
     _metrics.command(f"{_HERE}.metrics_commands:{_name}", name=_name, help=_help)
 app.command(_metrics)
 
+_notify = App(name="notify", help="Messages of the run to people.", group=RUNNING)
+_notify.command(
+    f"{_HERE}.notify_command:send_test",
+    name="test",
+    help="Send a test message by the config's channels.",
+)
+app.command(_notify)
+
 _knob = App(name="knob", help="Show and set the run's knobs.", group=_ACTING)
 for _name, _function, _help in (
     ("list", "list_knobs", "List all knobs."),

@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from torchloom_core.config.faults import Fault, find_fault, place, unplain
+from torchloom_core.config.notify import KINDS as CHANNEL_KINDS
+from torchloom_core.config.notify import SECRET, SECRETS_OF, Channel
 from torchloom_core.config.schema import Config, EffectorSwitch, PolicySwitch, Role
 from torchloom_core.floor.errors import ConfigError
 from torchloom_core.floor.files import open_regular
@@ -72,6 +74,7 @@ def parse(text: str, source: str = "torchloom.toml") -> Config:
             switch(settings, PolicySwitch, source, f"roles.{role}.policies.{name}", text)
     for name, settings in config.effectors.items():
         switch(settings, EffectorSwitch, source, f"effectors.{name}", text)
+    channels(config, source, text)
     for kind in config.arbiter.actions:
         _check_kind(kind, source, text, ("arbiter", "actions", kind))
     for index, pair in enumerate(config.arbiter.forbidden):
@@ -111,6 +114,27 @@ def switch(settings: Mapping[str, Any], cls: type[_T], source: str, prefix: str,
     """Return the keys of a plugin's table that the Weaver reads; otherwise as :func:`convert`."""
     own = {field: settings[field] for field in cls.__struct_fields__ if field in settings}
     return convert(own, cls, source, prefix, text)
+
+
+def channels(config: Config, source: str = "", text: str = "") -> dict[str, Channel]:
+    """Return the channels of ``[notify.<name>]``, by name; ConfigError as :func:`convert`."""
+    found = {}
+    for name, settings in config.notify.items():
+        if not re.search(NAME, name):
+            at = place(source, text, ("notify", name))
+            raise ConfigError(f"{at}: need 1 to 64 of A-Z a-z 0-9 _ -, was {name!r}")
+        kind = settings.get("kind")
+        if kind not in CHANNEL_KINDS:
+            at = place(
+                source, text, ("notify", name, "kind") if "kind" in settings else ("notify", name)
+            )
+            raise ConfigError(f"{at}: need kind, one of {', '.join(CHANNEL_KINDS)}, was {kind!r}")
+        for key in SECRETS_OF[kind]:
+            if not re.search(SECRET, str(settings.get(key, ""))):  # an error must not show it
+                at = place(source, text, ("notify", name, key))
+                raise ConfigError(f"{at}: need env:NAME or file:PATH, where the secret is")
+        found[name] = convert(settings, CHANNEL_KINDS[kind], source, f"notify.{name}", text)
+    return found
 
 
 def _check_quorum(config: Config, source: str, text: str) -> None:

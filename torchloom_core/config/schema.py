@@ -183,6 +183,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     policies: dict[str, dict[str, Any]] = {}
     predictors: dict[str, dict[str, Any]] = {}
     effectors: dict[str, dict[str, Any]] = {}
+    notify: dict[str, dict[str, Any]] = {}
 
     @property
     def metrics_kept(self) -> tuple[str, ...]:

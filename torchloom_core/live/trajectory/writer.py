@@ -235,7 +235,7 @@ def _without_secrets(config: Config) -> dict[str, object]:
     broker = msgspec.structs.replace(config.broker, url=shown(config.broker.url))
     # An effector's options may have secrets, such as a webhook's URL.
     effectors = {name: {"mode": t["mode"]} for name, t in config.effectors.items() if "mode" in t}
-    return {**table, "broker": msgspec.to_builtins(broker), "effectors": effectors}
+    return {**table, "broker": msgspec.to_builtins(broker), "effectors": effectors, "notify": {}}
 
 
 def repair_earlier_epochs(root: Path) -> list[Path]:

@@ -14,9 +14,10 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import partial
 from pathlib import Path
 
+from torchloom_core.config.loading import channels
 from torchloom_core.config.monitoring import Metrics
 from torchloom_core.config.schema import Config
-from torchloom_core.floor.clock import SystemClock
+from torchloom_core.floor.clock import SECOND_NS, SystemClock
 from torchloom_core.floor.errors import (
     BrokerError,
     OutrankedError,
@@ -36,6 +37,8 @@ from torchloom_core.live.weaver.access_service import AccessService
 from torchloom_core.live.weaver.daemon import Weaver
 from torchloom_core.live.weaver.epoch_rise import EpochRises
 from torchloom_core.live.weaver.lighthouse_process import LighthouseProcess
+from torchloom_core.live.weaver.notify.alarms import Alarm
+from torchloom_core.live.weaver.notify.notifier import notifying
 from torchloom_core.live.weaver.record_copies import RecordSender
 from torchloom_core.live.weaver.recovery import Inheritance
 from torchloom_core.live.weaver.run_ownership import FolderLock, lock_folder, take_run
@@ -194,6 +197,7 @@ class _Process:
             raise type(error)(f"{error}; {broker.remedy}") from None
         if self._config.metrics is not None:
             await stack.enter_async_context(self._serve_metrics(self._config.metrics, weaver))
+        await stack.enter_async_context(self._notify(weaver))
         where = ""
         if self._lighthouse is not None:
             await self._lighthouse.start(url, light_creds, weaver.training_replicas)
@@ -213,6 +217,20 @@ class _Process:
         broker = self._broker
         monitor_url = (lambda: broker.monitor_url) if broker is not None else (lambda: "")
         return serving(settings, weaver.seen, weaver.watchers, monitor_url)
+
+    def _notify(self, weaver: Weaver) -> AbstractAsyncContextManager[None]:
+        epoch = weaver.seen.kernel.commands.epoch
+        text = f"a standby took over run {self._run} under epoch {epoch}"
+        return notifying(
+            channels(self._config),
+            self._run,
+            epoch,
+            weaver.watchers,
+            weaver.seen.recording,
+            lambda: weaver.seen.now_ns() / SECOND_NS,
+            weaver.enter,
+            [Alarm("take_over", "take-over", text)] if self._standby else (),
+        )
 
     async def _take_state(
         self,

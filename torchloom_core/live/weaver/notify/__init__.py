@@ -1,0 +1,1 @@
+"""Messages to people: webhook, Slack, mail."""
