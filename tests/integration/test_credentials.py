@@ -1,6 +1,7 @@
 """Credentials are revoked while the run goes on, and stay void after a restart."""
 
 import asyncio
+import contextlib
 import json
 
 import nats
@@ -8,7 +9,12 @@ import nats.errors
 import pytest
 from nats.aio.client import RawCredentials
 
+from tests.deadlines import DEADLINE_S
 from tests.waiting import until
+from torchloom_core.live.transport.security import nats_jwt
+from torchloom_core.wire import subjects
+from torchloom_core.wire.codec import decode_json, encode
+from torchloom_core.wire.messages import JoinReply, JoinRequest
 
 pytestmark = pytest.mark.integration
 
@@ -20,6 +26,7 @@ tick_s = 0.1
 [join]
 names = ["g*-*"]
 expires_s = 3600
+cut_after_s = 2
 """
 
 
@@ -82,6 +89,7 @@ def test_a_persons_revoked_credentials_are_void_and_others_are_not(run):
     assert "alice has no valid credentials" in again.stderr
 
 
+@pytest.mark.long
 def test_a_revoked_worker_is_cut_and_may_not_join_again_until_it_is_undone(run):
     trainer = run.start_light("g1", "--steps", "1000000")
     run.training("g1")
@@ -103,3 +111,32 @@ def test_new_credentials_for_joining_replace_the_revoked_ones(run):
     done(run, "revoke", "--join")
     until(lambda: not connects(run, before))
     assert connects(run, joiner(run))
+
+
+def test_a_worker_that_floods_the_weaver_is_named_and_then_cut(run):
+    asyncio.run(flood(run, "g9-0"))
+    errors = run.weaver.errors
+    assert "g9-0 sends more than it may" in errors.read_text()
+    text = "g9-0 went on sending more than it may: revoked the credentials"
+    until(lambda: text in errors.read_text())
+
+
+async def flood(run, worker):
+    """Enrol, and send telemetry for as long as the server takes it."""
+    seed, one = nats_jwt.new_seed("user"), {"run": run.name, "worker": worker, "incarnation": 1}
+    request = JoinRequest(**one, public_key=nats_jwt.public_key(seed))
+    options = {"error_cb": _ignore, "allow_reconnect": False}
+    inbox = subjects.join_inbox(run.name)
+    url, creds = run.broker["url"], RawCredentials(joiner(run))
+    client = await nats.connect(url, user_credentials=creds, inbox_prefix=inbox, **options)
+    reply = await client.request(subjects.join(run.name), encode(request), timeout=DEADLINE_S)
+    await client.close()
+    jwt = decode_json(JoinReply, reply.data, "reply").jwt
+    creds = RawCredentials(nats_jwt.creds_text(jwt, seed))
+    client = await nats.connect(url, user_credentials=creds, **options)
+    async with asyncio.timeout(DEADLINE_S):
+        while not client.is_closed:
+            with contextlib.suppress(nats.errors.Error):
+                for _ in range(200):
+                    await client.publish(subjects.telemetry(*one.values()), b"x")
+                await client.flush()

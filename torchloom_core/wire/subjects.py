@@ -104,6 +104,12 @@ def person_and_verb(subject: str) -> tuple[str, str]:
     return (tokens[3], tokens[4]) if is_request else ("", subject)
 
 
+def worker_of(subject: str) -> str:
+    """Return the worker of a subject with which one sends: telemetry, event, bulk or ack."""
+    tokens = subject.split(".", 4)
+    return tokens[3] if len(tokens) > 3 else ""
+
+
 def out(run: str, kind: str = ">") -> str:
     """Return the subject of the Weaver's inputs and outputs."""
     return f"tl.out.{run}.{kind}"

@@ -33,6 +33,9 @@ broker it sends up to a thousand notes, which may be dumps."""
 _VIEWS = {"per_s": 20.0, "bytes_per_s": 1e6, "rest_s": 16.0}
 """Rate limits of a lighthouse: a view per change of the quorum, 50 bytes per group."""
 
+OVER_LIMIT = "its sender sends more than it may"
+"""Why a message over one of these limits is dropped."""
+
 Receive = Callable[[Telemetry | WorkerEvent | Ack | LighthouseView, int], bool]
 Malformed = Callable[[str, str], None]
 
@@ -148,6 +151,6 @@ class Inlet:
 def _admit(subject: str, data: bytes, allowed: Quota, ts_recv_ns: int) -> None:
     """Raise MessageError if the message is too large, or one too many of its sender."""
     if not allowed.takes(subject, ts_recv_ns, len(data)):
-        raise MessageError("its sender sends more than it may")
+        raise MessageError(OVER_LIMIT)
     if len(data) > MAX_MESSAGE_BYTES:
         raise MessageError(f"need at most {MAX_MESSAGE_BYTES} bytes, was {len(data)}")

@@ -74,6 +74,10 @@ class AccessService:
         await asyncio.to_thread(broker.reload)
         return text
 
+    async def cut(self, worker: str) -> str:
+        """Revoke a worker's credentials; MessageError without an embedded broker."""
+        return await self.revoke(Revoke(kind="worker", name=worker))
+
     def write_join_file(self) -> None:
         """Write ``join.json``, or raise StateError."""
         valid_s = round(self._settings.expires_s)

@@ -27,6 +27,7 @@ from torchloom_core.live.weaver.courier import Courier
 from torchloom_core.live.weaver.deadline_guard import DeadlineGuard
 from torchloom_core.live.weaver.effectors import Effectors
 from torchloom_core.live.weaver.epoch_rise import EpochWatch
+from torchloom_core.live.weaver.flood_watch import FloodWatch
 from torchloom_core.live.weaver.metrics.seen import Seen
 from torchloom_core.live.weaver.operator_service import OperatorService
 from torchloom_core.live.weaver.outbox import Outbox, WorkerClocks
@@ -95,6 +96,7 @@ class Weaver:
         self._limited_log = RateLimitedLog(log, clock.now_ns)
         warn = self._limited_log.add
         self._clocks = WorkerClocks(warn)
+        self.floods = FloodWatch(config.join.cut_after_s)
         self._admission = Admission(self._kernel, config, clock, warn)
         self._courier = Courier(bus, clock, self._clocks.moved)
         self._outbox = Outbox(
@@ -217,7 +219,7 @@ class Weaver:
         self._reports.begin()
         await self._outbox.store()
         await self._bus.state.take_over()
-        await self._bus.open(self.receive, lambda subject, reason: None, self._outbox.settled)
+        await self._bus.open(self.receive, self.floods.dropped, self._outbox.settled)
         await self._bus.serve(self.operator_service.verbs)
         await self._bus.on_epoch(self._superseded)
         await self._bus.roll_call(self._epoch)
@@ -284,7 +286,8 @@ class Weaver:
         if isinstance(news, RecordingGap):
             self.enter(news)
             news = None
-        for notice in (*filter(None, (news,)), *self._retention.take_news()):
+        floods = self.floods.check(asyncio.get_running_loop().time())
+        for notice in (*filter(None, (news,)), *self._retention.take_news(), *floods):
             self._report(notice)
 
     def _report(self, notice: Notice) -> None:

@@ -259,7 +259,7 @@ class _Process:
             attempt.callback(trajectory.close)
             believed = self._rises.believed
             weaver = Weaver(config, plugins, bus, clock, epoch, trajectory, believed)
-            weaver.operator_service.access = access
+            weaver.operator_service.access, weaver.floods.cut = access, access.cut
             try:
                 await weaver.start(inheritance.recovered(epoch), inheritance.poison)
             except OvertakenError:

@@ -1,0 +1,72 @@
+"""Workers that send more than they may: dropped at once, then named, then cut.
+
+What is too much is dropped as it comes in, but the Weaver and the server still read it. A worker
+that goes on loses its credentials; it trains on, and its name is blocked until a person undoes it.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+
+from torchloom_core.floor.errors import TorchloomError
+from torchloom_core.live.transport.inbound import OVER_LIMIT
+from torchloom_core.wire import subjects
+from torchloom_core.wire.decisions import Notice
+
+_log = logging.getLogger(__name__)
+
+_PAUSE_S = 3.0
+"""Without a dropped message for this long, a flood is over."""
+
+Cut = Callable[[str], Awaitable[str]]
+"""Revokes a worker's credentials, and returns what was done in one line."""
+
+
+class FloodWatch:
+    """Counts what is dropped; :meth:`check` is called at each tick, with a monotonic time.
+
+    A worker is cut by ``cut`` after a flood of ``cut_after_s`` seconds; 0: never.
+    """
+
+    def __init__(self, cut_after_s: float) -> None:
+        self._cut_after_s = cut_after_s
+        self._dropped: Counter[str] = Counter()
+        self._floods: dict[str, tuple[float, float]] = {}
+        self._cutting: set[asyncio.Task[None]] = set()
+        self.cut: Cut | None = None
+
+    def dropped(self, subject: str, reason: str) -> None:
+        """Count a message that was dropped."""
+        if reason == OVER_LIMIT:
+            self._dropped[subjects.worker_of(subject)] += 1
+
+    def check(self, now_s: float) -> Iterator[Notice]:
+        """Yield a notice of each flood that began; cut who goes on."""
+        for worker, (_, last_s) in list(self._floods.items()):
+            if now_s - last_s > _PAUSE_S and worker not in self._dropped:
+                del self._floods[worker]
+        dropped, self._dropped = self._dropped, Counter()
+        for worker, count in dropped.items():
+            began_s, _ = self._floods.get(worker, (now_s, now_s))
+            if worker not in self._floods:
+                text = f"{worker} sends more than it may: {count} messages dropped so far"
+                yield Notice(kind="flood", text=text, worker=worker)
+            self._floods[worker] = began_s, now_s
+            if self._cut_after_s and now_s - began_s >= self._cut_after_s:
+                del self._floods[worker]
+                self._begin_cut(worker)
+
+    def _begin_cut(self, worker: str) -> None:
+        task = asyncio.create_task(self._carry_out(worker))
+        self._cutting.add(task)
+        task.add_done_callback(self._cutting.discard)
+
+    async def _carry_out(self, worker: str) -> None:
+        if self.cut is None:
+            return
+        try:
+            text = await self.cut(worker)
+        except TorchloomError as error:
+            text = f"cannot be cut: {error}"
+        _log.warning("%s went on sending more than it may: %s", worker, text)
