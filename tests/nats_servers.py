@@ -1,6 +1,7 @@
 """Real nats-servers of a user's own, beside the one that a Weaver starts."""
 
 import contextlib
+import json
 import subprocess
 
 from tests.waiting import until
@@ -21,7 +22,7 @@ def nats_server(folder, extra="", port=-1):
         try:
             ports = folder / f"nats-server_{process.pid}.ports"
             until(lambda: ports.exists() and ports.read_text().endswith("}"))
-            yield process, ports.read_text().split('"nats://')[1].split('"')[0]
+            yield process, json.loads(ports.read_text())["nats"][0].partition("//")[2]
         finally:
             process.kill()
 

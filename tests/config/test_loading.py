@@ -246,3 +246,46 @@ def test_a_pipe_is_no_config(tmp_path):
     for path in (tmp_path / "pipe.toml", Path("/dev/zero")):
         with pytest.raises(ConfigError, match=f"^{path}: cannot be read: Not a regular file$"):
             load(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("[broker]\ncertificate = 'c'", "need both certificate and key, was 'c'"),
+        ("[dashboard]\nkey = 'k'", "need both certificate and key, was 'k'"),
+        ("[lighthouse]\nca = 'a'", "need certificate and key beside ca, was ca alone"),
+        ("[broker]\nca = 'a'", "need certificate and key beside ca, or url, was ca alone"),
+        (
+            "[broker]\nurl = 'nats://n:1'\nca = 'a'",
+            "url: with ca or certificate need tls://host:port, was nats://n:1",
+        ),
+        (
+            "[broker]\nport = 1\npeers = ['a:1', 'b:1']",
+            "peers: need 3 or more hosts, as fewer survive no loss, was 2",
+        ),
+        (
+            "[broker]\npeers = ['a:1', 'b:1', 'c:1']",
+            "port: need this host's own in peers, was 0",
+        ),
+        (
+            "[broker]\nport = 1\npeers = ['a:1', 'b:1', 'c:64000']",
+            "peers: need ports up to 63535, was c:64000",
+        ),
+        (
+            "[broker]\nurl = 'nats://n:1'\npeers = ['a:1', 'b:1', 'c:1']",
+            "need either url or peers, were both",
+        ),
+    ],
+)
+def test_half_of_tls_or_of_a_cluster_is_refused(text, rule):
+    table = text.partition("]")[0].lstrip("[")
+    assert refusal(text) == f"torchloom.toml:1: {table}: {rule}"
+
+
+def test_files_of_your_own_server_may_come_from_the_environment():
+    own = {"NATS_URL": "tls://n:1", "NATS_CA": "a", "NATS_CERT": "c", "NATS_KEY": "k"}
+    found = load(environment=own).broker
+    assert (found.url, found.ca, found.certificate, found.key) == ("tls://n:1", "a", "c", "k")
+    assert load(environment={"NATS_CA": "a"}).broker.ca == ""
+    with pytest.raises(ConfigError, match=r"\[broker\] with NATS_CERT, NATS_URL: need both"):
+        load(environment={"NATS_URL": "tls://n:1", "NATS_CERT": "c"})

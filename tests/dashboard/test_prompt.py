@@ -15,6 +15,7 @@ import pytest
 from tests.dashboard.house import open_house, sees
 from tests.waiting import eventually, soon
 from torchloom_core.floor import web_server
+from torchloom_core.floor.tls import TlsFiles, server_context
 
 HALF = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 HALF_A_HELLO = bytes.fromhex("1603010200010001fc0303")
@@ -36,7 +37,7 @@ def tls(tmp_path_factory):
     words = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=localhost"
     command = ["openssl", *words.split(), "-keyout", key, "-out", certificate]
     subprocess.run(command, check=True, capture_output=True)
-    return {"ssl_certfile": certificate, "ssl_keyfile": key}
+    return {"tls": server_context(TlsFiles(str(certificate), str(key)))}
 
 
 @pytest.fixture(autouse=True)

@@ -21,6 +21,7 @@ import pytest
 from tests.deadlines import DEADLINE_S
 from tests.waiting import until
 from torchloom_core.config.loading import parse
+from torchloom_core.config.services import Broker
 from torchloom_core.floor.errors import BrokerError, StateError
 from torchloom_core.live.transport import NatsBus, detached_process, jetstream
 from torchloom_core.live.transport.broker import EmbeddedBroker, embedded, health
@@ -190,7 +191,7 @@ async def test_a_slow_server_is_not_ended_while_it_serves_others(
     """It uses no CPU time at most of the checks, and greets no client in time."""
     monkeypatch.setattr(health, "_ANSWER_S", 0.05)
     client = (await connect_person("alice")).client
-    looks = health.Health(broker._store)
+    looks = health.Health(broker._server.store)
     for _ in range(4):
         os.kill(broker.pid, signal.SIGSTOP)
         for _ in range(10):
@@ -255,7 +256,7 @@ async def test_an_occupied_port_is_one_clear_line(tmp_path):
         holder.bind(("127.0.0.1", 0))
         holder.listen()
         port = holder.getsockname()[1]
-        broker = EmbeddedBroker(tmp_path / "state", "run", port=port)
+        broker = EmbeddedBroker(tmp_path / "state", "run", Broker(port=port))
         with pytest.raises(BrokerError) as caught:
             await broker.start()
     assert str(caught.value) == (
@@ -355,11 +356,11 @@ def ipv6_problem():
 async def test_a_server_on_an_ipv6_address_is_reached_adopted_and_handed_on(
     tmp_path, host, reached_at
 ):
-    broker = EmbeddedBroker(tmp_path / "state", "run", host=host)
+    broker = EmbeddedBroker(tmp_path / "state", "run", Broker(host=host))
     await broker.start()
     try:
         assert broker.url == f"nats://{reached_at}:{broker.port}"
-        again = EmbeddedBroker(tmp_path / "state", "run", host=host)
+        again = EmbeddedBroker(tmp_path / "state", "run", Broker(host=host))
         await again.start()
         assert (again.pid, again.url) == (broker.pid, broker.url)
         bus = await NatsBus.connect(broker.url, "run", broker.credentials.weaver_creds)
@@ -369,7 +370,7 @@ async def test_a_server_on_an_ipv6_address_is_reached_adopted_and_handed_on(
         join = msgspec.json.decode((tmp_path / "join.json").read_bytes(), type=JoinFile)
         name = socket.gethostname()
         assert join.url == (broker.url if host == "::1" else f"nats://{name}:{broker.port}")
-        other = EmbeddedBroker(tmp_path / "other", "run", host="::1", port=broker.port)
+        other = EmbeddedBroker(tmp_path / "other", "run", Broker(host="::1", port=broker.port))
         with pytest.raises(BrokerError, match=r"cannot listen on \[::1\]:\d+: Address already"):
             await other.start()
     finally:

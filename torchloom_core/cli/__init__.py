@@ -25,6 +25,7 @@ _EXTRA_OF = {
     **dict.fromkeys(("google", "grpc", "starlette", "uvicorn"), "lighthouse"),
     **dict.fromkeys(("jinja2", "joblib", "markupsafe", "matplotlib", "pandas"), "evaluate"),
     **dict.fromkeys(("safetensors", "scipy", "sklearn", "skops", "statsmodels"), "predictors"),
+    "cryptography": "tls",
     "prometheus_client": "metrics",
     "ray": "ray",
     "torch": "torch",

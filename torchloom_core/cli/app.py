@@ -81,6 +81,22 @@ for _name, _module, _help in (
     _trajectory.command(f"{_HERE}.{_module}:{_name}", name=_name, help=_help)
 app.command(_trajectory)
 
+_tls = App(name="tls", help="Make and renew certificates of a cluster's hosts.", group=RUNNING)
+for _name, _help in (
+    ("init", "Make a CA, and a certificate for each host."),
+    ("renew", "Renew the hosts' certificates, or the CA."),
+):
+    _tls.command(f"{_HERE}.tls_commands:{_name}", name=_name, help=_help)
+app.command(_tls)
+
+_broker = App(name="broker", help="Run a host's server of a cluster.", group=RUNNING)
+for _name, _help in (
+    ("keys", "Make the keys that all hosts of a cluster share."),
+    ("run", "Run this host's nats-server without a Weaver."),
+):
+    _broker.command(f"{_HERE}.broker_commands:{_name}", name=_name, help=_help)
+app.command(_broker)
+
 _trace = App(name="trace", help="Create, validate and inspect trace bundles.", group=_WATCHING)
 for _name, _module, _help in (
     ("validate", "trace_commands", "Check a bundle and print each error."),

@@ -76,7 +76,7 @@ def dashboard(
         asyncio.run(serve_recorded(config, trajectory, backtest, announce))
         return
     address = find_weaver(connection)
-    asyncio.run(serve(config, address.url, address.creds, backtest, announce))
+    asyncio.run(serve(config, address.url, address.creds, backtest, announce, address.tls))
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from cyclopts.validators import Number
 from torchloom_core.cli.streams import announce, log_on_stderr
 from torchloom_core.floor.errors import LighthouseError
 from torchloom_core.floor.server_urls import LOGIN, with_login
+from torchloom_core.floor.tls import TlsFiles
 from torchloom_core.wire.subjects import NAME_RULE, is_name
 
 _Count = Annotated[int, Parameter(validator=Number(gte=0))]
@@ -37,6 +38,12 @@ def lighthouse(
     expect: tuple[str, ...] = (),
     url: str = "",
     creds: Path | None = None,
+    url_ca: str = "",
+    url_certificate: str = "",
+    url_key: str = "",
+    certificate: str = "",
+    key: str = "",
+    ca: str = "",
 ) -> None:
     """Serve torchft's Managers in place of torchft_lighthouse, until SIGINT or SIGTERM.
 
@@ -70,6 +77,19 @@ def lighthouse(
         USER:PASSWORD in TORCHLOOM_NATS_LOGIN to hide them from process lists.
     creds
         File with the NATS credentials of a lighthouse.
+    url_ca
+        PEM file with the CA that signed the nats-server's certificate, for a URL tls://host:port.
+    url_certificate
+        PEM file with the certificate by which that server knows this host, if it asks for one.
+    url_key
+        PEM file with the key of that certificate.
+    certificate
+        PEM file with the certificate of this lighthouse, for TLS. torchft's Managers speak none:
+        they need `torchloom lighthouse-relay`.
+    key
+        PEM file with the key of this certificate.
+    ca
+        PEM file with a CA: with it only relays with a certificate of that CA may connect.
     """
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read once; we log what matters
     if not is_name(run):
@@ -77,6 +97,12 @@ def lighthouse(
     from torchloom_core.live.lighthouse.membership import Rules
     from torchloom_core.live.lighthouse.server import Settings, serve
 
+    for option, pair in (("", (certificate, key)), ("url_", (url_certificate, url_key))):
+        if bool(pair[0]) != bool(pair[1]):
+            need = f"need both --{option}certificate and --{option}key"
+            raise LighthouseError(f"{need}, was {pair[0] or pair[1]!r}")
+    if ca and not certificate:
+        raise LighthouseError("need --certificate and --key beside --ca, was --ca alone")
     log_on_stderr()
     settings = Settings(
         bind=bind,
@@ -90,6 +116,8 @@ def lighthouse(
         expect=expect,
         url=with_login(url, os.environ.get(LOGIN, "")),
         creds=creds,
+        broker_tls=TlsFiles(url_certificate, url_key, url_ca, "--url"),
+        tls=TlsFiles(certificate, key, ca, "lighthouse"),
     )
 
     asyncio.run(serve(settings, announce))

@@ -10,10 +10,15 @@ from torchloom_core.cli.streams import announce, log_on_stderr
 from torchloom_core.floor.addresses import address
 from torchloom_core.floor.errors import LighthouseError
 from torchloom_core.floor.first_done import first_done
+from torchloom_core.floor.tls import TlsFiles
 
 
 def lighthouse_relay(
-    *lighthouses: Annotated[str, Parameter(negative="")], bind: str = "127.0.0.1:29514"
+    *lighthouses: Annotated[str, Parameter(negative="")],
+    bind: str = "127.0.0.1:29514",
+    ca: str = "",
+    certificate: str = "",
+    key: str = "",
 ) -> None:
     """Forward an address on each trainer's host to the lighthouse that serves now.
 
@@ -23,6 +28,13 @@ def lighthouse_relay(
         host:port of each lighthouse that a Weaver or standby may start.
     bind
         Address for the Managers of this host.
+    ca
+        PEM file with the CA that signed the lighthouses' certificates: connect to them by TLS,
+        which torchft's Managers cannot.
+    certificate
+        PEM file with this host's certificate, if the lighthouses have a CA and so ask for one.
+    key
+        PEM file with its key.
     """
     from torchloom_core.live.lighthouse.relay import Relay
 
@@ -30,6 +42,11 @@ def lighthouse_relay(
     places = [address(text, "LIGHTHOUSES") for text in lighthouses]
     if not places:
         raise LighthouseError("LIGHTHOUSES: need the host:port of each lighthouse, was none")
+    if bool(certificate) != bool(key):
+        raise LighthouseError(f"need both --certificate and --key, was {certificate or key!r}")
+    if certificate and not ca:
+        raise LighthouseError("need --ca beside --certificate and --key, was none")
+    relay = Relay(places, TlsFiles(certificate, key, ca, "lighthouse-relay"))
 
     async def run() -> None:
         stop, loop = asyncio.Event(), asyncio.get_running_loop()
@@ -39,6 +56,6 @@ def lighthouse_relay(
         def ready(url: str) -> None:
             announce(f"set for torchft: TORCHFT_LIGHTHOUSE={url}")
 
-        await first_done(Relay(places).serve(address(bind, "--bind"), ready), stop.wait())
+        await first_done(relay.serve(address(bind, "--bind"), ready), stop.wait())
 
     asyncio.run(run())

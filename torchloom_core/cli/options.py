@@ -1,5 +1,6 @@
 """Options that several commands share, and the modules that they need later."""
 
+import os
 import sys
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -80,8 +81,8 @@ class Connection:
     creds: Path | None = None
 
     def load(self) -> Config:
-        """Read the config; ConfigError if it is wrong."""
-        return load(self.config)
+        """Read the config, with the URL of the option; ConfigError if it is wrong."""
+        return load(self.config, {**os.environ, **({"NATS_URL": self.url} if self.url else {})})
 
 
 HERE = Connection()

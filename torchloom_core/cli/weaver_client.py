@@ -14,6 +14,7 @@ from torchloom_core.cli.output import console
 from torchloom_core.config.schema import Config
 from torchloom_core.floor.errors import BrokerError, RequestError
 from torchloom_core.floor.plain_text import natural_key
+from torchloom_core.floor.tls import NO_TLS, TlsFiles
 from torchloom_core.wire.actions import Action
 from torchloom_core.wire.capabilities import from_json
 from torchloom_core.wire.codec import UNREADABLE
@@ -37,6 +38,7 @@ class Address(NamedTuple):
     url: str
     run: str
     creds: Path | None
+    tls: TlsFiles = NO_TLS
 
 
 class _BrokerFile(msgspec.Struct):
@@ -51,9 +53,11 @@ def find_weaver(connection: Connection) -> Address:
     Raises BrokerError if none is given, and no Weaver has started one from this folder.
     """
     config = connection.load()
-    url = connection.url or config.broker.url
+    url = config.broker.url
     creds = connection.creds or (Path(config.broker.creds) if config.broker.creds else None)
-    return Address(url, config.run.name, creds) if url else _embedded(config, creds)
+    if url:
+        return Address(url, config.run.name, creds, config.broker.tls)
+    return _embedded(config, creds)
 
 
 def _embedded(config: Config, creds: Path | None) -> Address:
@@ -66,7 +70,8 @@ def _embedded(config: Config, creds: Path | None) -> Address:
             f"no Weaver found: give --url, NATS_URL or broker.url, or start a Weaver here, which "
             f"writes {path}"
         ) from None
-    return Address(url, config.run.name, creds or folder / "keys" / "operator.creds")
+    creds = creds or folder / "keys" / "operator.creds"
+    return Address(url, config.run.name, creds, TlsFiles(ca=config.broker.ca, place="[broker]"))
 
 
 @asynccontextmanager
@@ -75,7 +80,7 @@ async def open_client(connection: Connection) -> AsyncIterator["ControlClient"]:
     from torchloom_core.live.transport import ControlClient
 
     address = find_weaver(connection)
-    client = await ControlClient.connect(address.url, address.run, address.creds)
+    client = await ControlClient.connect(*address)
     try:
         yield client
     finally:

@@ -62,7 +62,10 @@ def weaver(
             f"Weaver of run {settings.run.name} is ready on {shown(url)}",
             f"set for trainers: TORCHLOOM_JOIN={join.resolve()}",
         ]
-        if lighthouse:
+        if lighthouse.startswith("https"):
+            where = lighthouse.partition("//")[2]
+            lines.append(f"run on torchft's hosts: torchloom lighthouse-relay {where} --ca ca.pem")
+        elif lighthouse:
             lines.append(f"set for torchft: TORCHFT_LIGHTHOUSE={lighthouse}")
             lines.append("to survive restarts of the lighthouse, set TORCHFT_QUORUM_RETRIES=100")
         announce(*lines)

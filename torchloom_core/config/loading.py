@@ -22,25 +22,41 @@ from torchloom_core.wire.placement import TRAINER
 
 DEFAULT_PATH = Path("torchloom.toml")
 
+_VARIABLES = {
+    "NATS_URL": "url",
+    "NATS_CREDS": "creds",
+    "NATS_CA": "ca",
+    "NATS_CERT": "certificate",
+    "NATS_KEY": "key",
+}
+"""Variables of the `nats` command line, and the keys of ``[broker]`` that they override."""
+
+_OF_YOUR_OWN = {"NATS_CA", "NATS_CERT", "NATS_KEY"}
+"""These are of a server of your own, not of the embedded one."""
+
 _T = TypeVar("_T", bound=msgspec.Struct)
 
 
 def load(path: Path | None = None, environment: Mapping[str, str] = os.environ) -> Config:
     """Read the config file, or the defaults where there is none at the default path.
 
-    ``NATS_URL`` and ``NATS_CREDS`` override ``broker.url`` and ``broker.creds``. Raises ConfigError
-    if the file is missing, or as :func:`parse` does.
+    ``NATS_URL``, ``NATS_CREDS``, ``NATS_CA``, ``NATS_CERT`` and ``NATS_KEY`` override keys of
+    ``[broker]``, the last three only where a URL is set. Raises ConfigError if
+    the file is missing, or as :func:`parse` does.
     """
     source = path or DEFAULT_PATH
     if path is None and not source.exists():
         config = Config()
     else:
         config = parse(read_text(source), str(source))
-    broker = msgspec.structs.replace(
-        config.broker,
-        url=environment.get("NATS_URL", config.broker.url),
-        creds=environment.get("NATS_CREDS", config.broker.creds),
-    )
+    given = {name for name in _VARIABLES if name in environment}
+    if not (environment.get("NATS_URL") or config.broker.url):
+        given -= _OF_YOUR_OWN
+    own = {_VARIABLES[name]: environment[name] for name in given}
+    try:
+        broker = type(config.broker)(**{**msgspec.structs.asdict(config.broker), **own})
+    except ValueError as error:
+        raise ConfigError(f"[broker] with {', '.join(sorted(given))}: {error}") from None
     return msgspec.structs.replace(config, broker=broker)
 
 

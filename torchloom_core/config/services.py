@@ -5,6 +5,7 @@ from typing import Annotated
 import msgspec
 
 from torchloom_core.config.ranges import Host, HostAndPort, Positive, UpToADay
+from torchloom_core.floor.tls import SECURE, TlsFiles
 from torchloom_core.wire.limits import Name
 
 _Pattern = Annotated[str, msgspec.Meta(min_length=1)]
@@ -14,6 +15,17 @@ LEAST_JOIN_S = 60.0
 
 HeaderName = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9-]{1,64}\Z")]
 """Of an HTTP header."""
+ROUTE_STEP = 2000
+"""The servers of a cluster connect to each other at this much above the port for clients."""
+
+_LEAST_PEERS = 3
+_Peer = Annotated[HostAndPort, msgspec.Meta(min_length=1)]
+
+
+def _pair(certificate: str, key: str) -> None:
+    """Refuse half of what TLS needs."""
+    if bool(certificate) != bool(key):
+        raise ValueError(f"need both certificate and key, was {certificate or key!r}")
 
 
 class Broker(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -24,6 +36,37 @@ class Broker(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     worker_creds: str = ""
     host: Host = "127.0.0.1"
     port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0
+    peers: tuple[_Peer, ...] = ()
+    certificate: str = ""
+    key: str = ""
+    ca: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse half of what TLS or a cluster needs."""
+        _pair(self.certificate, self.key)
+        if self.url and (self.ca or self.certificate) and SECURE not in self.url:
+            raise ValueError(f"url: with ca or certificate need {SECURE}host:port, was {self.url}")
+        if self.ca and not (self.url or self.certificate):
+            raise ValueError("need certificate and key beside ca, or url, was ca alone")
+        if self.peers:
+            self._check_peers()
+
+    def _check_peers(self) -> None:
+        if self.url:
+            raise ValueError("need either url or peers, were both")
+        if len(set(self.peers)) < _LEAST_PEERS:
+            need = f"need {_LEAST_PEERS} or more hosts, as fewer survive no loss"
+            raise ValueError(f"peers: {need}, was {len(set(self.peers))}")
+        for peer in self.peers:
+            if not 0 < int(peer.rpartition(":")[2]) <= 65_535 - ROUTE_STEP:
+                raise ValueError(f"peers: need ports up to {65_535 - ROUTE_STEP}, was {peer}")
+        if not any(peer.endswith(f":{self.port}") for peer in self.peers):
+            raise ValueError(f"port: need this host's own in peers, was {self.port}")
+
+    @property
+    def tls(self) -> TlsFiles:
+        """Its files, for error messages under ``[broker]``."""
+        return TlsFiles(self.certificate, self.key, self.ca, "[broker]")
 
 
 class Join(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -51,6 +94,20 @@ class Lighthouse(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     heartbeat_timeout_s: UpToADay = 5.0
     quorum_tick_s: UpToADay = 0.1
     order: tuple[Name, ...] = ()
+    certificate: str = ""
+    key: str = ""
+    ca: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse half of what TLS needs."""
+        _pair(self.certificate, self.key)
+        if self.ca and not self.certificate:
+            raise ValueError("need certificate and key beside ca, was ca alone")
+
+    @property
+    def tls(self) -> TlsFiles:
+        """Its files, for error messages under ``[lighthouse]``."""
+        return TlsFiles(self.certificate, self.key, self.ca, "[lighthouse]")
 
 
 class Rendezvous(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -90,8 +147,12 @@ class Dashboard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     def __post_init__(self) -> None:
         """Refuse half of what TLS needs."""
-        if bool(self.certificate) != bool(self.key):
-            raise ValueError(f"need both certificate and key, was {self.certificate or self.key!r}")
+        _pair(self.certificate, self.key)
+
+    @property
+    def tls(self) -> TlsFiles:
+        """Its files, for error messages under ``[dashboard]``."""
+        return TlsFiles(self.certificate, self.key, place="[dashboard]")
 
 
 class Standby(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -6,8 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import nats.errors
+from nats.aio import client
 from nats.aio.client import Client
 from nats.aio.msg import Msg
+from nats.aio.transport import TcpTransport
 from nats.protocol import parser
 
 from torchloom_core.floor.server_urls import parse_servers
@@ -79,6 +81,28 @@ class _BulkParser(_Parser):
         return data[start:], False
 
 
+class _Transport(TcpTransport):  # type: ignore[misc]
+    """nats-py's transport; after a TLS handshake that failed its own waits for ever to close."""
+
+    _io_writer: Any
+    _io_reader: Any
+
+    async def connect_tls(self, *arguments: Any) -> None:
+        """Encrypt the connection; as nats-py's, but a failure ends the connection at once."""
+        try:
+            await super().connect_tls(*arguments)
+        except BaseException:
+            self._io_writer.transport.abort()
+            self._io_reader = self._io_writer = None
+            raise
+        protocol = self._io_writer.transport.get_protocol()
+        if protocol is not None:  # otherwise it is closed already
+            protocol._over_ssl = True  # without it asyncio warns at the end of the connection
+
+
+client.TcpTransport = _Transport
+
+
 class NatsClient(Client):  # type: ignore[misc]  # nats-py has no types
     """A client that survives a late PONG, a close during a reconnect, and invalid UTF-8.
 
@@ -107,6 +131,14 @@ class NatsClient(Client):  # type: ignore[misc]  # nats-py has no types
         login = parse_servers(servers)
         own = {"user": login.user, "password": login.password, "token": login.token}
         await super().connect(servers=login.urls, **own, **options)
+
+    def _connect_command(self) -> bytes:
+        # nats-py encrypts only if the server says so, which anyone on the way could change.
+        wants = self._current_server is not None and self._current_server.uri.scheme == "tls"
+        writer = self._transport and getattr(self._transport, "_io_writer", None)
+        if wants and not (writer and writer.get_extra_info("ssl_object")):
+            raise nats.errors.Error("the server offers no TLS, and its URL is tls://")
+        return bytes(super()._connect_command())
 
     async def flush(self, timeout: float = _FLUSH_S) -> None:
         """Wait until the server has handled all sent messages.

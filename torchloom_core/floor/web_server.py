@@ -7,6 +7,7 @@ without a request (each costs memory and a file descriptor), and closes no incom
 import asyncio
 import logging
 import socket
+import ssl
 from collections.abc import AsyncIterator, Generator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
@@ -50,8 +51,10 @@ def url_of(found: socket.socket, *, secure: bool = False) -> str:
 
 
 @asynccontextmanager
-async def served(application: Any, *found: socket.socket, **options: Any) -> AsyncIterator[None]:
-    """Serve an ASGI application at listeners, with further options of uvicorn."""
+async def served(
+    application: Any, *found: socket.socket, tls: ssl.SSLContext | None = None, **options: Any
+) -> AsyncIterator[None]:
+    """Serve an ASGI application at listeners, by TLS or not, with further options of uvicorn."""
     allow_files()
     logging.getLogger("uvicorn.error").addFilter(_in_one_line)
     config = uvicorn.Config(
@@ -63,7 +66,7 @@ async def served(application: Any, *found: socket.socket, **options: Any) -> Asy
         server_header=False,
         **options,
     )
-    server = _Server(config)
+    server = _Server(config, tls)
     task = asyncio.create_task(server.serve(sockets=list(found)))
     try:
         yield
@@ -78,6 +81,10 @@ class _Server(uvicorn.Server):
     When all places are taken, a new connection replaces the one that has been longest without a
     request: idle connections cannot block requests.
     """
+
+    def __init__(self, config: uvicorn.Config, tls: ssl.SSLContext | None) -> None:
+        super().__init__(config)
+        self._tls = tls
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen until :meth:`shutdown`."""
@@ -131,7 +138,7 @@ class _Server(uvicorn.Server):
 
     async def _admit(self, protocol: "_Prompt", connection: socket.socket) -> None:
         """Complete the TLS handshake, if configured, and wait for the first request."""
-        tls = self.config.ssl
+        tls = self._tls
         limits = {"ssl_handshake_timeout": PROMPT_S, "ssl_shutdown_timeout": _TLS_SHUTDOWN_S}
         try:
             await asyncio.get_running_loop().connect_accepted_socket(

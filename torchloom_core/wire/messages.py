@@ -324,13 +324,18 @@ class JoinFile(msgspec.Struct, frozen=True, kw_only=True):
     """``join.json``: what a trainer needs to find its Weaver, which writes the file.
 
     ``creds`` is the text of a NATS credentials file, empty for a server without credentials. With
-    ``enrol`` they only allow a :class:`JoinRequest` for the worker's own.
+    ``enrol`` they only allow a :class:`JoinRequest` for the worker's own. ``ca`` is the text of the
+    CA's certificates with which a trainer verifies the server; ``certificate`` and ``key`` are
+    paths on the trainer's host, where the server asks for a client's certificate.
     """
 
     url: Text
     run: Name
     creds: Creds = ""
     enrol: bool = True
+    ca: LongText = ""
+    certificate: Text = ""
+    key: Text = ""
 
 
 WorkerEvent = Hello | Exit | Note

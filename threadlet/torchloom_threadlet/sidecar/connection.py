@@ -14,10 +14,11 @@ import nats.errors
 import nkeys
 from nats.aio.client import Client, RawCredentials
 
-from torchloom_core.floor.errors import MessageError
+from torchloom_core.floor.errors import ConfigError, MessageError
 from torchloom_core.floor.nats_client import NatsClient
 from torchloom_core.floor.plain_text import plain_line
 from torchloom_core.floor.server_urls import shown
+from torchloom_core.floor.tls import SECURE, TlsFiles, client_context, fault_of
 from torchloom_core.wire import subjects
 from torchloom_core.wire.messages import Hello, JoinFile, JoinReply, JoinRequest, version_fault
 from torchloom_threadlet.identity import read_join
@@ -95,6 +96,7 @@ class Connection:
         self._again = Backoff(*_RECONNECT_WAITS_S)
         self.unwanted = False
         self._last_line = ""
+        self._tls_fault = ""
         self._client: Client | None = None
         self._up = asyncio.Event()
         self._look = asyncio.Event()
@@ -138,10 +140,17 @@ class Connection:
                 if not self.unwanted:  # the trainer reports this itself
                     self._log("the Weaver refuses this worker: %s", error)
                 await asyncio.sleep(_REFUSED_WAIT_S * random.uniform(0.5, 1.5))
-            except (*BROKER_ERRORS, MessageError, ValueError, nkeys.NkeysError) as error:
+            except (
+                *BROKER_ERRORS,
+                ConfigError,
+                MessageError,
+                ValueError,
+                nkeys.NkeysError,
+            ) as error:
                 # nats-py raises ValueError for a malformed URL or credentials.
                 self._on_admission("")
-                self._log("cannot use the broker at %s: %s", shown(self._join.url), error)
+                why = self._tls_fault or error
+                self._log("cannot use the broker at %s: %s", shown(self._join.url), why)
             await asyncio.sleep(self._again.next_s())
             self._look_for_a_new_weaver()
 
@@ -165,7 +174,8 @@ class Connection:
                 except BROKER_ERRORS as error:
                     self._on_admission("")
                     where = f"{self._hello.run} at {shown(self._join.url)}"
-                    self._log("waiting for the Weaver of run %s: %s", where, error)
+                    why = self._tls_fault or error
+                    self._log("waiting for the Weaver of run %s: %s", where, why)
                     wait_s = backoff.next_s()
                 await asyncio.sleep(wait_s)
                 if self._look_for_a_new_weaver():
@@ -245,9 +255,15 @@ class Connection:
     async def _connect(
         self, client: Client, creds: str, inbox_prefix: str, *, reconnect: bool
     ) -> None:
+        join, secure = self._join, {}
+        if SECURE in join.url:
+            own = TlsFiles(join.certificate, join.key, place=str(self._join_path))
+            secure["tls"] = client_context(own, join.ca)
+        self._tls_fault = ""
         try:
             await client.connect(
-                self._join.url,
+                join.url,
+                **secure,
                 user_credentials=RawCredentials(creds) if creds else None,
                 inbox_prefix=inbox_prefix,
                 name=f"torchloom threadlet {self._hello.worker}",
@@ -266,6 +282,7 @@ class Connection:
 
     async def _on_error(self, client: Client, error: Exception) -> None:
         self._refusals += any(text in str(error).lower() for text in _REFUSED)
+        self._tls_fault = fault_of(error) or self._tls_fault
         if not client.is_connected:  # it reads this before each attempt
             client.options["reconnect_time_wait"] = self._again.next_s()
         _logger.debug("broker: %s", error)

@@ -11,8 +11,9 @@ from pathlib import Path
 
 from torchloom_core.config.schema import Config
 from torchloom_core.config.services import Dashboard
-from torchloom_core.floor.errors import DashboardError
+from torchloom_core.floor.errors import ConfigError, DashboardError
 from torchloom_core.floor.first_done import first_done
+from torchloom_core.floor.tls import NO_TLS, Renewal, TlsFiles, server_context
 from torchloom_core.floor.web_server import listener, served, url_of
 from torchloom_core.live.dashboard.app import PageRequests, application
 from torchloom_core.live.dashboard.auth import LOOPBACK, SessionKeys
@@ -38,7 +39,12 @@ Ready = Callable[[str], None]
 
 
 async def serve(
-    config: Config, url: str, creds: Path | None, backtest: Backtest, ready: Ready
+    config: Config,
+    url: str,
+    creds: Path | None,
+    backtest: Backtest,
+    ready: Ready,
+    tls: TlsFiles = NO_TLS,
 ) -> None:
     """Serve a live run until SIGINT or SIGTERM.
 
@@ -47,7 +53,7 @@ async def serve(
     not by TLS with the files of the config; BrokerError if the broker cannot be reached.
     """
     with _listener(config.dashboard) as found:
-        client = await ControlClient.connect(url, config.run.name, creds)
+        client = await ControlClient.connect(url, config.run.name, creds, tls)
         try:
             run = config.run.name
             root = run_folder(Path(config.weaver.state_dir), run)
@@ -94,10 +100,19 @@ async def _serve(
     app = application(
         state, requests, keys, run, hosts, secure=secure, on_entry=print_link, sign_on=sign_on
     )
-    tls = {"ssl_certfile": dashboard.certificate, "ssl_keyfile": dashboard.key} if secure else {}
-    async with served(app, found, **_OPTIONS, **tls):
+    tls = _context(dashboard)
+    parts = [Renewal(tls, dashboard.tls).follow()] if tls else []
+    async with served(app, found, tls=tls, **_OPTIONS):
         print_link()
-        await first_done(state.follow(), _watch(state, backtest), stop.wait())
+        await first_done(state.follow(), _watch(state, backtest), stop.wait(), *parts)
+
+
+def _context(dashboard: Dashboard) -> ssl.SSLContext | None:
+    """Return what TLS needs, None without; DashboardError if its files cannot be used."""
+    try:
+        return server_context(dashboard.tls) if dashboard.certificate else None
+    except ConfigError as error:
+        raise DashboardError(str(error)) from None
 
 
 async def _watch(state: Live | RecordedRun, backtest: Backtest) -> None:
@@ -108,7 +123,7 @@ async def _watch(state: Live | RecordedRun, backtest: Backtest) -> None:
 
 def _listener(dashboard: Dashboard) -> socket.socket:
     """Return where the dashboard listens; DashboardError if it cannot."""
-    _check_tls(dashboard.certificate, dashboard.key)
+    _context(dashboard)
     try:
         found = listener(dashboard.host, dashboard.port)
     except OSError as error:
@@ -129,27 +144,3 @@ def hosts_of(host: str, names: tuple[str, ...]) -> tuple[str, ...]:
     """Return the names by which a browser may reach the dashboard, an IPv6 address in brackets."""
     given = (f"[{name}]" if ":" in name else name for name in (host, *names))
     return (*LOOPBACK, *given)
-
-
-def _check_tls(certificate: str, key: str) -> None:
-    """Raise DashboardError, which names the file, if uvicorn could not serve with these."""
-    if not certificate:
-        return
-    for name, path, holds in (
-        ("certificate", certificate, "CERTIFICATE-----"),
-        ("key", key, "PRIVATE KEY-----"),
-    ):
-        need = f"[dashboard] {name}: need a PEM file with a {name} in it, was {path}"
-        try:
-            text = Path(path).read_text(encoding="ascii", errors="replace")
-        except OSError as error:
-            raise DashboardError(f"{need}: {error.strerror}") from None
-        if holds not in text:
-            raise DashboardError(f"{need}: there is none in it")
-    try:
-        # Without a password openssl would ask for one at the terminal.
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
-    except (OSError, ssl.SSLError) as error:
-        why = getattr(error, "reason", "") or error.strerror or error.__class__.__name__
-        need = "need a certificate and its own key, without a password"
-        raise DashboardError(f"[dashboard]: {need}, was {certificate} and {key}: {why}") from None

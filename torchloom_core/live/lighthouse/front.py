@@ -7,6 +7,7 @@ that begin as HTTP/2 to the gRPC server, and others to the web server, both on l
 import asyncio
 import logging
 import socket
+import ssl
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
@@ -51,7 +52,8 @@ def listeners(host: str, port: int) -> list[socket.socket]:
 class Front:
     """Passes connections on to the two servers' ports on loopback, and knows the client of each."""
 
-    def __init__(self, grpc_port: int, http_port: int) -> None:
+    def __init__(self, grpc_port: int, http_port: int, tls: ssl.SSLContext | None = None) -> None:
+        self._tls = tls
         self._grpc_port = grpc_port
         self._http_port = http_port
         self._callers: dict[str, str] = {}
@@ -100,7 +102,11 @@ class Front:
 
     async def _forward(self, connection: socket.socket, client: str) -> None:
         """Forward a connection to the server for the protocol with which it begins."""
-        reader, writer = await asyncio.open_connection(sock=connection)
+        try:
+            reader, writer = await self._opened(connection)
+        except OSError:  # no TLS, or it ended meanwhile
+            self._undecided.pop(client, None)
+            return
         try:
             try:
                 async with asyncio.timeout(_DECIDE_S):
@@ -113,6 +119,19 @@ class Front:
             writer.transport.abort()  # it is cut off, or sends nothing
         finally:
             writer.close()
+
+    async def _opened(
+        self, connection: socket.socket
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Return the streams of an accepted connection, after its handshake if it has one."""
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader()
+        protocol = asyncio.StreamReaderProtocol(reader)
+        limit = {"ssl_handshake_timeout": _DECIDE_S} if self._tls else {}
+        transport, _ = await loop.connect_accepted_socket(
+            lambda: protocol, connection, ssl=self._tls, **limit
+        )
+        return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
 
     async def _pass_on(
         self, client: str, begin: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -160,8 +179,14 @@ async def _begin(reader: asyncio.StreamReader) -> bytes:
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Write what is read, also the end, after which the other way stays open."""
+    """Write what is read, also the end, after which the other way stays open.
+
+    TLS knows no half of a connection: there the end is that of both ways.
+    """
     while data := await reader.read(_AT_ONCE):
         writer.write(data)
         await writer.drain()
-    writer.write_eof()
+    if writer.can_write_eof():
+        writer.write_eof()
+    else:
+        writer.close()

@@ -9,10 +9,13 @@ the Managers' next calls go to the new one.
 import asyncio
 import logging
 import random
+import ssl
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 
-from torchloom_core.floor.errors import LighthouseError
+from torchloom_core.floor.errors import ConfigError, LighthouseError
+from torchloom_core.floor.plain_text import RateLimitedLog
+from torchloom_core.floor.tls import NO_TLS, Renewal, TlsFiles, client_context, fault_of
 from torchloom_core.floor.web_server import url_of
 from torchloom_core.live.lighthouse.front import copy_both_ways, listeners
 
@@ -30,11 +33,14 @@ _REST_S = 0.2
 Address = tuple[str, int]
 
 
-async def since_ns(place: Address) -> int | None:
-    """Return when the lighthouse there began to serve, 0 if it does not say; None: no answer."""
-    with suppress(OSError, TimeoutError, ValueError):
+async def since_ns(place: Address, tls: ssl.SSLContext | None = None) -> int | None:
+    """Return when the lighthouse there began to serve, 0 if it does not say; None: no answer.
+
+    Raises ssl.SSLError where TLS fails.
+    """
+    try:
         async with asyncio.timeout(_ANSWER_S):
-            reader, writer = await asyncio.open_connection(*place)
+            reader, writer = await asyncio.open_connection(*place, ssl=tls)
             try:
                 writer.write(
                     b"GET /health HTTP/1.1\r\nhost: lighthouse\r\nconnection: close\r\n\r\n"
@@ -46,6 +52,10 @@ async def since_ns(place: Address) -> int | None:
         if " 200 " in f"{status} ":
             headers = dict(line.split(": ", 1) for line in lines if ": " in line)
             return int(headers.get(SINCE, "0"))
+    except ssl.SSLError:
+        raise
+    except (OSError, TimeoutError, ValueError):
+        pass
     return None
 
 
@@ -74,10 +84,20 @@ class Choice:
 
 
 class Relay:
-    """The connections of one fixed address, and the lighthouse that they lead to."""
+    """The connections of one fixed address, and the lighthouse that they lead to.
 
-    def __init__(self, places: Sequence[Address]) -> None:
+    With a CA in ``files`` by TLS; LighthouseError if these cannot be used.
+    """
+
+    def __init__(self, places: Sequence[Address], files: TlsFiles = NO_TLS) -> None:
         self._places = tuple(places)
+        self._files = files
+        try:
+            self._tls = client_context(files) if files.ca else None
+        except ConfigError as error:
+            raise LighthouseError(str(error)) from None
+        self._renewal = Renewal(self._tls, files) if self._tls else None
+        self._limited_log = RateLimitedLog(_log)
         self._choice = Choice()
         self._open: set[asyncio.Task[None]] = set()
         self._look_now = asyncio.Event()
@@ -97,7 +117,9 @@ class Relay:
 
     async def _watch(self) -> None:
         while True:
-            answers = await asyncio.gather(*map(since_ns, self._places))
+            if self._renewal is not None:
+                self._renewal.check()
+            answers = await asyncio.gather(*map(self._since_ns, self._places))
             if self._choice.is_changed_by(dict(zip(self._places, answers, strict=True))):
                 _log.warning("the lighthouse that serves is %s:%d", *self._choice.place or ())
                 for task in self._open:
@@ -109,6 +131,18 @@ class Relay:
                 async with asyncio.timeout(_LOOK_S * random.uniform(0.5, 1.0)):
                     await self._look_now.wait()
 
+    async def _since_ns(self, place: Address) -> int | None:
+        where = "the lighthouse at {}:{}".format(*place)
+        try:
+            found = await since_ns(place, self._tls)
+        except ssl.SSLError as error:
+            self._limited_log.add(where, f"{where}: {fault_of(error, self._files.ca)}")
+            return None
+        if found is None and self._tls and self._choice.place is None:
+            asked = "" if self._files.certificate else "; it may ask for --certificate and --key"
+            self._limited_log.add(where, f"{where} gives no answer{asked}")
+        return found
+
     async def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.create_task(self._forward(reader, writer))
         self._open.add(task)
@@ -119,7 +153,7 @@ class Relay:
     async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             if self._choice.place is not None:
-                inner = await asyncio.open_connection(*self._choice.place)
+                inner = await asyncio.open_connection(*self._choice.place, ssl=self._tls)
                 return await copy_both_ways((reader, writer), inner)
         except OSError:
             self._look_now.set()

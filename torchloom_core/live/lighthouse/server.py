@@ -4,6 +4,7 @@ import asyncio
 import logging
 import signal
 import socket
+import ssl
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -13,8 +14,9 @@ import grpc
 import msgspec
 
 from torchloom_core.floor.addresses import address
-from torchloom_core.floor.errors import LighthouseError, MessageError
+from torchloom_core.floor.errors import ConfigError, LighthouseError, MessageError
 from torchloom_core.floor.first_done import first_done
+from torchloom_core.floor.tls import NO_TLS, Renewal, TlsFiles, server_context
 from torchloom_core.floor.web_server import listener, served, url_of
 from torchloom_core.live.lighthouse import protocol
 from torchloom_core.live.lighthouse.front import Front, listeners
@@ -67,6 +69,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     expect: tuple[str, ...] = ()
     url: str = ""
     creds: Path | None = None
+    broker_tls: TlsFiles = NO_TLS
+    tls: TlsFiles = NO_TLS
 
 
 async def serve(settings: Settings, ready: Callable[[str], None]) -> None:
@@ -102,17 +106,20 @@ async def serve(settings: Settings, ready: Callable[[str], None]) -> None:
 
         loop.add_signal_handler(signal.SIGUSR1, end_if_empty)
         page = _page_listener(settings.status_bind)
-        port = await listen(settings.bind, service, stack, page)
+        tls = tls_context(settings.tls)
+        port = await listen(settings.bind, service, stack, page, tls)
         await service.save()
         parts = [service.tick()]
+        if tls is not None:
+            parts.append(Renewal(tls, settings.tls).follow())
         if settings.url:
-            where = settings.url, settings.creds
+            where = settings.url, settings.creds, settings.broker_tls
             link = WeaverLink(service, settings.run, *where, restored=found is not None)
             service.on_change = link.changed
             parts.append(link.run())
         host = address(settings.bind, "--bind")[0]
         name = socket.gethostname() if host in ("::", "0.0.0.0") else host
-        url = f"http://{f'[{name}]' if ':' in name else name}:{port}"
+        url = f"{'https' if tls else 'http'}://{f'[{name}]' if ':' in name else name}:{port}"
         shown = f", its page is {url_of(page)}/status" if page else ""
         ready(f"Lighthouse is ready on {url}{shown}")
         await first_done(*parts, stop.wait())
@@ -141,9 +148,16 @@ def _hold_s(settings: Settings) -> float:
 
 
 async def listen(
-    bind: str, service: Service, stack: AsyncExitStack, page: socket.socket | None = None
+    bind: str,
+    service: Service,
+    stack: AsyncExitStack,
+    page: socket.socket | None = None,
+    tls: ssl.SSLContext | None = None,
 ) -> int:
-    """Serve Managers and HTTP on one port, which is returned, and HTTP alone on ``page``."""
+    """Serve Managers and HTTP on one port, which is returned, and HTTP alone on ``page``.
+
+    With ``tls`` the port is for relays of Managers, and for https.
+    """
     try:
         found = listeners(*address(bind, "--bind"))
     except OSError as error:
@@ -154,7 +168,8 @@ async def listen(
     server = grpc.aio.server(options=_GRPC_OPTIONS)
     server.add_generic_rpc_handlers((_Handlers(service.methods()),))
     http = listener(_LOOPBACK, 0)
-    front = Front(int(server.add_insecure_port(f"{_LOOPBACK}:0")), int(http.getsockname()[1]))
+    ports = int(server.add_insecure_port(f"{_LOOPBACK}:0")), int(http.getsockname()[1])
+    front = Front(*ports, tls)
     service.caller = front.caller
     pages = [http, page] if page else [http]
     await stack.enter_async_context(served(application(service), *pages, ws="none"))
@@ -163,6 +178,14 @@ async def listen(
     stack.push_async_callback(server.stop, _STOP_S)
     stack.callback(service.close)
     return int(found[0].getsockname()[1])
+
+
+def tls_context(files: TlsFiles) -> ssl.SSLContext | None:
+    """Return what TLS needs, None without a certificate; LighthouseError if it cannot be used."""
+    try:
+        return server_context(files, asks_clients=bool(files.ca)) if files.certificate else None
+    except ConfigError as error:
+        raise LighthouseError(str(error)) from None
 
 
 class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpcio has no types

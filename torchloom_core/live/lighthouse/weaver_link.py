@@ -15,6 +15,7 @@ from nats.aio.msg import Msg
 
 from torchloom_core.floor.errors import BrokerError, MessageError
 from torchloom_core.floor.plain_text import RateLimitedLog
+from torchloom_core.floor.tls import NO_TLS, TlsFiles
 from torchloom_core.live.lighthouse.service import Service
 from torchloom_core.live.transport.connection import Connection
 from torchloom_core.wire import subjects
@@ -34,12 +35,20 @@ class WeaverLink:
     """Carries steering and views over NATS; ``restored``: with the state of a previous process."""
 
     def __init__(
-        self, service: Service, run: str, url: str, creds: Path | None, *, restored: bool
+        self,
+        service: Service,
+        run: str,
+        url: str,
+        creds: Path | None,
+        tls: TlsFiles = NO_TLS,
+        *,
+        restored: bool,
     ) -> None:
         self._service = service
         self._run = run
         self._url = url
         self._creds = creds
+        self._tls = tls
         self._restored = restored
         self._incarnation = time.time_ns() // 1_000_000
         self._number = 0
@@ -114,6 +123,7 @@ class WeaverLink:
                 return await Connection.open(
                     self._url,
                     creds=self._creds,
+                    tls=self._tls,
                     name=f"torchloom-lighthouse-{self._run}",
                     inbox_prefix=subjects.lighthouse_inbox(self._run),
                 )

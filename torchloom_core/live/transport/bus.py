@@ -22,6 +22,7 @@ from nats.micro.service import Service
 from torchloom_core.floor.clock import Clock, SystemClock
 from torchloom_core.floor.errors import BrokerError
 from torchloom_core.floor.server_urls import shown
+from torchloom_core.floor.tls import NO_TLS, TlsFiles
 from torchloom_core.live.transport import operator
 from torchloom_core.live.transport.acknowledgement import Acknowledgements, Durable
 from torchloom_core.live.transport.connection import Admits, Connection
@@ -69,6 +70,7 @@ class NatsBus:
         run: str,
         clock: Clock,
         lease: Lease,
+        servers: int = 0,
     ) -> None:
         self._link = link
         self._another = another
@@ -79,7 +81,7 @@ class NatsBus:
         self._service_links: list[Connection] = []
         self._services: list[Service] = []
         self._turns = Turns()
-        self._streams = JetStream(link, run)
+        self._streams = JetStream(link, run, servers)
         self.state = StateBucket(link, run, self._streams)
         feed_of = partial(ReportFeed, link, self._streams.context)
         self.reports = feed_of(subjects.report_stream(run), f"{_inbox(run)}.reports")
@@ -101,19 +103,25 @@ class NatsBus:
         clock: Clock | None = None,
         patience_s: float = 0.0,
         lease_s: float = LEASE_S,
+        tls: TlsFiles = NO_TLS,
+        servers: int = 0,
     ) -> "NatsBus":
-        """Connect, then make streams and bucket; BrokerError if not within ``patience_s``."""
+        """Connect, then make streams and bucket; BrokerError if not within ``patience_s``.
+
+        ``servers``: how many the cluster has, if that is known.
+        """
         another = partial(
             Connection.open,
             url,
             creds=creds,
+            tls=tls,
             name=f"torchloom-weaver-{run}",
             inbox_prefix=_inbox(run),
             patience_s=patience_s,
         )
         link, lease_link = await another(), await another()
         lease = Lease(BucketKey(lease_link, run), run, lease_s)
-        bus = cls(link, another, run, clock or SystemClock(), lease)
+        bus = cls(link, another, run, clock or SystemClock(), lease, servers)
         bus._service_links.append(lease_link)
         try:
             await bus._streams.check(shown(url))

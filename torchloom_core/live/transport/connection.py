@@ -11,10 +11,11 @@ from typing import TypeVar
 import nats.errors
 import nats.js.errors
 
-from torchloom_core.floor.errors import BrokerError, RefusedByBrokerError
+from torchloom_core.floor.errors import BrokerError, ConfigError, RefusedByBrokerError
 from torchloom_core.floor.first_done import first_done
 from torchloom_core.floor.nats_client import BulkClient, GuardedClient, NatsClient
 from torchloom_core.floor.server_urls import login_of, shown
+from torchloom_core.floor.tls import NO_TLS, SECURE, Renewal, TlsFiles, client_context, fault_of
 from torchloom_core.live.transport.broker.binary import check_version
 from torchloom_core.wire.limits import CREDS
 
@@ -49,8 +50,10 @@ _FINAL_ERRORS = (
 class Connection:
     """A connected client; made by :meth:`open`."""
 
-    def __init__(self, url: str, name: str, client: NatsClient) -> None:
+    def __init__(self, url: str, name: str, client: NatsClient, tls: TlsFiles) -> None:
         self._url = shown(url)
+        self._tls = tls
+        self._renewal: Renewal | None = None
         self._servers = url
         self._name = name
         self._connected = asyncio.Event()
@@ -71,6 +74,7 @@ class Connection:
         patience_s: float = 0.0,
         admits: Admits | None = None,
         take: Take | None = None,
+        tls: TlsFiles = NO_TLS,
     ) -> "Connection":
         """Connect within ``patience_s``, or raise BrokerError.
 
@@ -82,7 +86,7 @@ class Connection:
         clock = asyncio.get_running_loop()
         deadline = clock.time() + patience_s
         while True:
-            link = cls(url, name, _client(admits, take))
+            link = cls(url, name, _client(admits, take), tls)
             try:
                 await link._connect(creds, inbox_prefix)
                 check_version(str(link.client._server_info.get("version", "none")), link._url)
@@ -176,9 +180,17 @@ class Connection:
         await self.client.flush()
 
     async def _connect(self, creds: Path | None, inbox_prefix: str) -> None:
+        secure = {}
+        if SECURE in self._url:
+            try:
+                secure["tls"] = context = client_context(self._tls)
+            except ConfigError as error:
+                raise BrokerError(str(error)) from None
+            self._renewal = Renewal(context, self._tls)
         try:
             await self.client.connect(
                 self._servers,
+                **secure,
                 name=self._name,
                 inbox_prefix=inbox_prefix,
                 user_credentials=None if creds is None else str(creds),
@@ -207,7 +219,8 @@ class Connection:
             if creds is None and login_of(self._servers):
                 given = "it refuses the user and password in the URL"
             return f"{self._url}: need credentials the server accepts, {given}"
-        return f"{self._url}: no NATS server can be reached: {_one_line(error)}"
+        why = fault_of(error, self._tls.ca) or _one_line(error)
+        return f"{self._url}: no NATS server can be reached: {why}"
 
     async def _note_error(self, error: Exception) -> None:
         self._last_error = error
@@ -224,6 +237,8 @@ class Connection:
         if self._connected.is_set() and not self._closing:
             _log.warning("%s: connection lost; reconnecting", self._url)
         self._connected.clear()
+        if self._renewal is not None:
+            self._renewal.check()
 
     async def _note_reconnect(self) -> None:
         _log.info("%s: reconnected", self._url)

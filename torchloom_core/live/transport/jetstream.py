@@ -41,6 +41,7 @@ _COPIES = 3
 """Replicas of each stream on a cluster of at least this many servers: any one may fail."""
 _NO_PEERS = frozenset({10005, 10074})
 """Error codes for too few servers of the cluster with JetStream on."""
+_NO_LEADER = 10008
 
 AT_ONCE = 2000
 _ANSWERED_S = 10.0
@@ -55,14 +56,18 @@ class Message(NamedTuple):
 
 
 class JetStream:
-    """The streams of one run, each stored by ``copies`` servers."""
+    """The streams of one run, each stored by ``copies`` servers.
 
-    def __init__(self, link: Connection, run: str) -> None:
+    ``servers``: how many the cluster has, if that is known; otherwise as many as are seen.
+    """
+
+    def __init__(self, link: Connection, run: str, servers: int = 0) -> None:
         self._link = link
         self._run = run
         self.context: JetStreamContext = link.client.jetstream(timeout=REQUEST_TIMEOUT_S)
-        servers = link.client._server_info.get("connect_urls") or ()
-        self.copies = _COPIES if len(servers) >= _COPIES else 1
+        self._awaits = bool(servers)
+        servers = servers or len(link.client._server_info.get("connect_urls") or ())
+        self.copies = _COPIES if servers >= _COPIES else 1
 
     async def check(self, url: str) -> None:
         """Raise BrokerError unless JetStream is on for our account, and we may use its API."""
@@ -70,6 +75,10 @@ class JetStream:
         async def look() -> None:
             try:
                 await self.context.account_info()
+            except nats.js.errors.ServiceUnavailableError as error:
+                if error.err_code == _NO_LEADER:
+                    raise  # tried again: a cluster elects a leader
+                raise BrokerError(f"{url}: need a server with JetStream on: {error}") from None
             except nats.js.errors.Error as error:
                 raise BrokerError(f"{url}: need a server with JetStream on: {error}") from None
 
@@ -134,6 +143,8 @@ class JetStream:
                     there = False
                     await self.context.add_stream(config)
             except nats.js.errors.APIError as error:
+                if error.err_code in _NO_PEERS and self._awaits:
+                    raise  # tried again: the other servers are starting
                 if error.err_code in _NO_PEERS and config.num_replicas != 1:
                     config.num_replicas = self.copies = 1
                     return await make()

@@ -15,6 +15,7 @@ from nats.micro.service import Service, ServiceConfig
 from torchloom_core.floor.errors import MessageError, RequestError, TorchloomError
 from torchloom_core.floor.plain_text import RateLimitedLog
 from torchloom_core.floor.server_urls import shown
+from torchloom_core.floor.tls import NO_TLS, TlsFiles
 from torchloom_core.live.transport.connection import Admits, Connection
 from torchloom_core.live.transport.quota import Quota, Turns
 from torchloom_core.live.transport.security.nats_jwt import ROLE_TAG, user_name, user_tag
@@ -123,11 +124,13 @@ class ControlClient:
         self._person = _person(creds)
 
     @classmethod
-    async def connect(cls, url: str, run: str, creds: Path | None = None) -> "ControlClient":
+    async def connect(
+        cls, url: str, run: str, creds: Path | None = None, tls: TlsFiles = NO_TLS
+    ) -> "ControlClient":
         """Connect as the person named in the credentials, or by login name; BrokerError if not."""
         # People's credentials allow the inbox that plain NATS tools use.
         link = await Connection.open(
-            url, creds=creds, name=f"torchloom-cli-{run}", inbox_prefix="_INBOX"
+            url, creds=creds, tls=tls, name=f"torchloom-cli-{run}", inbox_prefix="_INBOX"
         )
         return cls(link, url, run, _text_of(creds) if creds is not None else "")
 

@@ -25,6 +25,7 @@ from torchloom_core.config.services import Lighthouse
 from torchloom_core.floor.errors import LighthouseError, StateError
 from torchloom_core.floor.files import private_folder, write_private
 from torchloom_core.floor.server_urls import LOGIN, login_of, shown
+from torchloom_core.floor.tls import NO_TLS, TlsFiles
 from torchloom_core.live.transport.detached_process import (
     end,
     has_ended,
@@ -65,21 +66,28 @@ class LighthouseProcess:
         self._run = run
         self._settings = settings
         self._record: _Record | None = None
+        self._broker_tls = NO_TLS
         self._start: Callable[[], Awaitable[None]] | None = None
 
     @property
     def url(self) -> str:
-        """Where Managers connect: the value for ``TORCHFT_LIGHTHOUSE``."""
+        """Where Managers connect, or with a certificate their relays."""
         host = self._settings.host
         if host in ("0.0.0.0", "::"):
             host = socket.gethostname()
         port = self._record.port if self._record else self._settings.port
-        return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        scheme = "https" if self._settings.certificate else "http"
+        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
     async def start(
-        self, url: str, creds: Path | None, expected: Callable[[], Iterable[str]]
+        self,
+        url: str,
+        creds: Path | None,
+        expected: Callable[[], Iterable[str]],
+        tls: TlsFiles = NO_TLS,
     ) -> None:
         """Adopt the lighthouse of this state folder, or start one that waits for ``expected``."""
+        self._broker_tls = tls
         if find_spec("grpc") is None:
             raise LighthouseError('lighthouse: pip install "torchloom[lighthouse]"')
         private_folder(self._folder)
@@ -159,6 +167,10 @@ class LighthouseProcess:
         for name in ("join_timeout", "heartbeat_timeout", "quorum_tick"):
             command += [f"--{name}_ms", str(max(1, round(getattr(settings, f"{name}_s") * 1000)))]
         command += ["--run", self._run, "--state", str(self._state), "--url", shown(url)]
+        for option, files in (("", settings.tls), ("url-", self._broker_tls)):
+            for name in ("certificate", "key", "ca"):
+                path = getattr(files, name)
+                command += [f"--{option}{name}", str(Path(path).absolute())] if path else []
         return [*command, "--creds", str(creds)] if creds else command
 
     def _keep(self, record: _Record) -> None:

@@ -8,7 +8,6 @@ import gc
 import logging
 import math
 import signal
-import socket
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import partial
@@ -32,7 +31,7 @@ from torchloom_core.live.kernel.plugins.host import ActivePlugins
 from torchloom_core.live.trajectory.layout import newest_epoch, run_folder
 from torchloom_core.live.trajectory.writer import TrajectoryWriter, repair_earlier_epochs
 from torchloom_core.live.transport import NatsBus
-from torchloom_core.live.transport.broker import EmbeddedBroker, nats_url
+from torchloom_core.live.transport.broker import EmbeddedBroker
 from torchloom_core.live.weaver.access_service import AccessService
 from torchloom_core.live.weaver.daemon import Weaver
 from torchloom_core.live.weaver.epoch_rise import EpochRises
@@ -50,8 +49,6 @@ _log = logging.getLogger(__name__)
 
 _PATIENCE_S = 20.0
 """How long the first connect waits for the embedded server."""
-
-_ANY_ADDRESS = ("0.0.0.0", "::")
 
 
 async def run(
@@ -101,9 +98,7 @@ class _Process:
         self._is_serving = False
         settings = config.broker
         self._broker = (
-            None
-            if settings.url
-            else EmbeddedBroker(self._state_dir, self._run, host=settings.host, port=settings.port)
+            None if settings.url else EmbeddedBroker(self._state_dir, self._run, settings)
         )
         self._lighthouse = (
             LighthouseProcess(self._state_dir, self._run, config.lighthouse)
@@ -161,12 +156,16 @@ class _Process:
         """Return a Weaver that has taken over; ``stack`` gets what has to be undone at its end."""
         settings, broker, clock = self._config.broker, self._broker, SystemClock()
         url, creds = settings.url, Path(settings.creds) if settings.creds else None
-        light_creds, patience_s = creds, 0.0
+        light_creds, patience_s, tls, servers = creds, 0.0, settings.tls, 0
         if broker is not None:
             await broker.start()
             stack.callback(asyncio.create_task(broker.supervise()).cancel)
-            url, creds, patience_s = broker.url, broker.credentials.weaver_creds, _PATIENCE_S
-            light_creds = broker.credentials.lighthouse_creds
+            await broker.joined()
+            url, servers = (
+                (broker.shared_url, broker.servers) if broker.servers else (broker.url, 0)
+            )
+            creds, patience_s = broker.credentials.weaver_creds, _PATIENCE_S
+            light_creds, tls = broker.credentials.lighthouse_creds, broker.tls
         try:
             bus = await NatsBus.connect(
                 url,
@@ -175,6 +174,8 @@ class _Process:
                 clock=clock,
                 patience_s=patience_s,
                 lease_s=self._config.standby.lease_s,
+                tls=tls,
+                servers=servers,
             )
             stack.push_async_callback(bus.close)
             stack.push_async_callback(bus.lease.give_back)
@@ -200,7 +201,7 @@ class _Process:
         await stack.enter_async_context(self._notify(weaver))
         where = ""
         if self._lighthouse is not None:
-            await self._lighthouse.start(url, light_creds, weaver.training_replicas)
+            await self._lighthouse.start(url, light_creds, weaver.training_replicas, tls)
             stack.callback(asyncio.create_task(self._lighthouse.supervise()).cancel)
             where = self._lighthouse.url
         access.write_join_file()
@@ -289,12 +290,21 @@ def write_join_file(
     try:
         if broker is not None:
             text = broker.credentials.join_creds_text(expires_s)
-            if settings.host in _ANY_ADDRESS:
-                url = nats_url(socket.gethostname(), broker.port)
+            url = broker.shared_url
         else:
             text = Path(creds).read_text(encoding="utf-8") if creds else ""
         state_dir.mkdir(parents=True, exist_ok=True)
-        join = JoinFile(url=url, run=config.run.name, creds=text, enrol=broker is not None)
+        ca = Path(settings.ca).read_text(encoding="ascii") if settings.ca else ""
+        own = (settings.certificate, settings.key) if broker is None else ("", "")
+        join = JoinFile(
+            url=url,
+            run=config.run.name,
+            creds=text,
+            enrol=broker is not None,
+            ca=ca,
+            certificate=own[0],
+            key=own[1],
+        )
         write_private(state_dir / "join.json", codec.encode(join).decode())
     except OSError as error:
         raise StateError(f"{error.filename}: {error.strerror}") from None

@@ -1,5 +1,5 @@
 """The nats-server that the Weaver starts when no URL is given."""
 
-from torchloom_core.live.transport.broker.embedded import EmbeddedBroker, nats_url
+from torchloom_core.live.transport.broker.embedded import EmbeddedBroker
 
-__all__ = ["EmbeddedBroker", "nats_url"]
+__all__ = ["EmbeddedBroker"]

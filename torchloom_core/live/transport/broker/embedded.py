@@ -6,7 +6,6 @@ adopts it; its port is stored, so that Threadlets find a restarted server at the
 
 import asyncio
 import fcntl
-import json
 import logging
 import os
 import re
@@ -20,10 +19,13 @@ from typing import Annotated
 
 import msgspec
 
+from torchloom_core.config.services import Broker
 from torchloom_core.floor.errors import BrokerError, StateError, TorchloomError
 from torchloom_core.floor.files import private_folder, write_private
+from torchloom_core.floor.tls import TlsFiles, versions
 from torchloom_core.live.transport.broker.binary import find_server
-from torchloom_core.live.transport.broker.health import GREETING, Health, greeting
+from torchloom_core.live.transport.broker.health import GREETING, Health, greeting, has_leader
+from torchloom_core.live.transport.broker.server_config import ServerConfig, nats_url
 from torchloom_core.live.transport.detached_process import (
     end,
     has_ended,
@@ -32,8 +34,8 @@ from torchloom_core.live.transport.detached_process import (
     start_detached,
 )
 from torchloom_core.live.transport.ports import lasting_port
-from torchloom_core.live.transport.security.credentials import Credentials
-from torchloom_core.wire.codec import MAX_MESSAGE_BYTES, UNREADABLE
+from torchloom_core.live.transport.security.credentials import Credentials, keys_path
+from torchloom_core.wire.codec import UNREADABLE
 
 _log = logging.getLogger(__name__)
 
@@ -43,15 +45,10 @@ _POLL_S = 0.01
 _WATCH_S = 0.1
 _RETRY_S = 1.0
 _HEALTH_S = 5.0
+_LEADER_S = 0.2
+_TELL_EVERY = 50
 _FATAL = "[FTL]"
 _PID = re.compile("[1-9][0-9]{0,8}")
-_LOOPBACK_OF = {"0.0.0.0": "127.0.0.1", "::": "::1"}
-"""The address at which this host reaches a server that listens on all addresses."""
-
-
-def nats_url(host: str, port: int) -> str:
-    """Return the URL for clients; an IPv6 address is put in brackets."""
-    return f"nats://[{host}]:{port}" if ":" in host else f"nats://{host}:{port}"
 
 
 class _Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,21 +63,20 @@ class _Record(msgspec.Struct, frozen=True, kw_only=True):
 class EmbeddedBroker:
     """A nats-server with JetStream, its files and keys in ``broker`` under the state folder."""
 
-    def __init__(
-        self, state_dir: Path, run: str, *, host: str = "127.0.0.1", port: int = 0
-    ) -> None:
+    def __init__(self, state_dir: Path, run: str, settings: Broker | None = None) -> None:
+        settings = settings or Broker()
         self._state_dir = state_dir.absolute()
         self._folder = self._state_dir / "broker"
         self._config_path = self._folder / "nats.conf"
         self._record_path = self._folder / "broker.json"
         self._run = run
-        self._host = host
-        self._wanted_port = port
+        self._server = ServerConfig(self._folder, run, settings)
+        self._host = settings.host
+        self._wanted_port = settings.port
         self._record: _Record | None = None
         self._credentials: Credentials | None = None
-        self._store = self._folder / "jetstream"
-        self._log = self._folder / "nats.log"
-        self._health = Health(self._store)
+        self._files = versions(self._server.tls)
+        self._health = Health(self._server.store)
         self.launched = False
 
     @property
@@ -101,6 +97,16 @@ class EmbeddedBroker:
         return self._running.monitor_url
 
     @property
+    def shared_url(self) -> str:
+        """Where clients on other hosts connect; of a cluster, the URLs of all servers."""
+        return self._server.shared_url(self.port)
+
+    @property
+    def tls(self) -> TlsFiles:
+        """What clients on this host verify the server with."""
+        return self._server.tls._replace(certificate="", key="")
+
+    @property
     def pid(self) -> int:
         """Process id of the server."""
         return self._running.pid
@@ -113,7 +119,10 @@ class EmbeddedBroker:
     @property
     def remedy(self) -> str:
         """What to do when the server runs but does not serve."""
-        return f"see its log {self._log}; to start the run afresh, delete its store {self._store}"
+        return (
+            f"see its log {self._server.log}; to start the run afresh, delete its store "
+            f"{self._server.store}"
+        )
 
     def is_alive(self) -> bool:
         """Return whether the server's process is running."""
@@ -129,6 +138,25 @@ class EmbeddedBroker:
             await asyncio.wait({starting})
             raise
 
+    @property
+    def servers(self) -> int:
+        """How many servers the cluster of this one has; 0: it is none."""
+        return self._server.servers
+
+    async def joined(self) -> None:
+        """Wait until most servers of the cluster are connected and have elected a leader.
+
+        Without them nothing can be stored. It takes seconds, or as long as other hosts are away,
+        which is logged.
+        """
+        looks = 0
+        while self.servers and not await asyncio.to_thread(has_leader, self._running.monitor_url):
+            if looks % _TELL_EVERY == _TELL_EVERY - 1:
+                text = "nats-server waits for most of the %d servers of [broker] peers; see %s"
+                _log.warning(text, self.servers, self._server.log)
+            looks += 1
+            await asyncio.sleep(_LEADER_S)
+
     async def stop(self) -> None:
         """Stop the server; its store remains."""
         await asyncio.to_thread(self._stop)
@@ -142,6 +170,7 @@ class EmbeddedBroker:
                 if time.monotonic() >= due:
                     with suppress(RuntimeError, MemoryError):
                         await asyncio.to_thread(self._end_if_lost)
+                        await asyncio.to_thread(self._renew)
                     due = time.monotonic() + _HEALTH_S
                 continue
             died = self.pid
@@ -179,13 +208,16 @@ class EmbeddedBroker:
 
     def _adopt_or_launch(self) -> None:
         private_folder(self._folder)
+        if self._server.servers:
+            self._check_keys()
+        self._server.check_certificate(self._wanted_port)
         with self._lock():
             self._credentials = Credentials.ensure(self._state_dir, self._run)
             last = read_record(self._record_path, _Record)
             port = self._wanted_port or (last.port if last else lasting_port(self._host))
             if last and self._is_ours(last.pid):
                 config = self._config_path.read_text(encoding="utf-8")
-                if config == self._config(port) and self._serves(last):
+                if config == self._text(port) and self._serves(last):
                     self._record = last
                     return
                 _log.warning("nats-server (pid %d) has another config: restarting it", last.pid)
@@ -210,7 +242,7 @@ class EmbeddedBroker:
     def _launch(self, port: int) -> _Record:
         program = find_server()
         self._check_free(port)
-        write_private(self._config_path, self._config(port))
+        write_private(self._config_path, self._text(port))
         output = self._folder / "startup.log"
         pid = start_detached([str(program), "-c", str(self._config_path)], output)
         self.launched = True
@@ -218,7 +250,7 @@ class EmbeddedBroker:
         record = _Record(
             pid=pid,
             port=port,
-            url=nats_url(_LOOPBACK_OF.get(self._host, self._host), port),
+            url=self._server.own_url(port),
             monitor_url=ports["monitoring"][0],
         )
         write_private(self._record_path, msgspec.json.encode(record).decode())
@@ -226,9 +258,35 @@ class EmbeddedBroker:
 
     def reload(self) -> None:
         """Let the server load its config again, so that it refuses what was revoked."""
-        write_private(self._config_path, self._config(self.port))
+        write_private(self._config_path, self._text(self.port))
         with suppress(ProcessLookupError):  # it is restarted with the new config
             os.kill(self.pid, signal.SIGHUP)
+
+    def _text(self, port: int) -> str:
+        return self._server.text(port, self.credentials)
+
+    def _check_keys(self) -> None:
+        """Refuse to make keys of this host's own, with which it would join no cluster."""
+        path = keys_path(self._state_dir)
+        if not path.exists():
+            raise BrokerError(
+                f"[broker] peers: need the keys that all of these hosts share, {path.parent}: make "
+                "them on one host with `torchloom broker keys`, and copy that folder to the others"
+            )
+
+    def _renew(self) -> None:
+        """Let the server load its certificate again once that has changed, if it can be used."""
+        now = versions(self._server.tls)
+        if now == self._files:
+            return
+        self._files = now
+        try:
+            self._server.check_certificate(self.port)
+            os.kill(self.pid, signal.SIGHUP)
+        except (TorchloomError, ProcessLookupError) as error:
+            _log.warning("nats-server (pid %d) keeps its certificate: %s", self.pid, error)
+        else:
+            _log.warning("nats-server (pid %d) loads its renewed certificate", self.pid)
 
     def _end_leftovers(self) -> None:
         """Stop all servers of this folder, also one whose start was interrupted."""
@@ -237,25 +295,6 @@ class EmbeddedBroker:
             if _PID.fullmatch(pid):
                 end(int(pid), str(self._config_path), _STOP_PATIENCE_S)
                 ports_file.unlink(missing_ok=True)
-
-    def _config(self, port: int) -> str:
-        # A killed server loses nothing; a power cut loses at most sync_interval.
-        return (
-            f"server_name: {json.dumps(f'torchloom-{self._run}')}\n"
-            f"host: {json.dumps(self._host)}\n"
-            f"port: {port}\n"
-            'http: "127.0.0.1:-1"\n'
-            f"ports_file_dir: {json.dumps(str(self._folder))}\n"
-            f"max_payload: {MAX_MESSAGE_BYTES}\n"
-            f"log_file: {json.dumps(str(self._log))}\n"
-            "logfile_size_limit: 16MB\n"
-            "logfile_max_num: 2\n"
-            "jetstream {\n"
-            f"  store_dir: {json.dumps(str(self._store))}\n"
-            '  sync_interval: "1s"\n'
-            "}\n"
-            f"{self.credentials.server_config()}"
-        )
 
     def _check_free(self, port: int) -> None:
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
@@ -287,7 +326,7 @@ class EmbeddedBroker:
         raise BrokerError(f"nats-server was not ready after {_START_TIMEOUT_S:g} s: see {output}")
 
     def _last_error(self, output: Path) -> str:
-        logs = [path.read_bytes() for path in (output, self._log) if path.exists()]
+        logs = [path.read_bytes() for path in (output, self._server.log) if path.exists()]
         text = b"".join(logs).decode(errors="replace")
         lines = [line for line in text.splitlines() if line.strip()]
         fatal = [line.partition(_FATAL)[2].strip() for line in lines if _FATAL in line]

@@ -125,17 +125,34 @@ def write_error(monitor_url: str) -> str:
     After one failed write, as on a full disk, a stream refuses all later ones, also once there is
     space; its publishers get no ack.
     """
-    place = urlsplit(monitor_url)
-    connection = http.client.HTTPConnection(place.hostname or "", place.port, timeout=_ANSWER_S)
-    try:
-        connection.request("GET", "/healthz")
-        error = msgspec.json.decode(connection.getresponse().read(_MOST_BYTES), type=_Health).error
-    except (OSError, http.client.HTTPException, *UNREADABLE):
-        return ""  # it has ended, or hangs, which is handled elsewhere
-    finally:
-        connection.close()
+    error = _ask(monitor_url, "/healthz").error
     return error if _FINAL in error else ""
 
 
-class _Health(msgspec.Struct):
+def has_leader(monitor_url: str) -> bool:
+    """Return whether a server of a cluster knows a leader, which takes most of its servers."""
+    return bool(_ask(monitor_url, "/jsz").meta_cluster.leader)
+
+
+class _MetaCluster(msgspec.Struct, frozen=True):
+    leader: str = ""
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    """What is needed of the answers."""
+
     error: str = ""
+    meta_cluster: _MetaCluster = _MetaCluster()
+
+
+def _ask(monitor_url: str, path: str) -> _Answer:
+    """Return the answer; an empty one if the server has ended, or hangs: handled elsewhere."""
+    place = urlsplit(monitor_url)
+    connection = http.client.HTTPConnection(place.hostname or "", place.port, timeout=_ANSWER_S)
+    try:
+        connection.request("GET", path)
+        return msgspec.json.decode(connection.getresponse().read(_MOST_BYTES), type=_Answer)
+    except (OSError, http.client.HTTPException, *UNREADABLE):
+        return _Answer()
+    finally:
+        connection.close()

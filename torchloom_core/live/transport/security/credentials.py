@@ -107,6 +107,11 @@ class Credentials:
             )
         return cls(folder, run, keys)
 
+    @property
+    def cluster_secret(self) -> str:
+        """The secret by which servers of a cluster admit each other."""
+        return self._keys.operator
+
     def server_config(self) -> str:
         """Return the lines of the server's config with the trusted operator and accounts."""
         run, keys = self._run, self._keys
@@ -212,6 +217,11 @@ class Credentials:
 
     def _vouch(self, key: str, name: str, claims: Claims) -> str:
         return nats_jwt.sign(self._keys.operator, key, name, claims, self._keys.made_s)
+
+
+def keys_path(state_dir: Path) -> Path:
+    """Return the file with the keys of all identities."""
+    return _folder(state_dir) / "keys.json"
 
 
 def _keep_private(path: Path, text: str) -> None:
