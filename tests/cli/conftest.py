@@ -18,7 +18,7 @@ from tests.settled import settle
 from torchloom_core.floor.errors import RequestError
 from torchloom_core.live.transport.broker.embedded import EmbeddedBroker
 from torchloom_core.live.transport.operator import serve
-from torchloom_core.live.transport.quota import Turns
+from torchloom_core.live.transport.turns import Turns
 from torchloom_core.wire import subjects
 from torchloom_core.wire.actions import ChangeKnob
 from torchloom_core.wire.codec import encode

@@ -240,3 +240,20 @@ async def test_the_end_of_a_worker_does_not_overtake_its_last_ack(connect, posti
         client.freed.set()
         assert [await order.get(), await order.get()] == [ack, event]
         await mail.finish()
+
+
+async def test_a_trainer_with_endless_notes_sends_no_more_than_the_weaver_takes(
+    connect, monkeypatch
+):
+    now_ns = 0
+    monkeypatch.setattr("time.monotonic_ns", lambda: now_ns)
+    publisher = Publisher(Line(await connect()), "run", "g0-0", 1)
+    for number in range(2000):
+        publisher.event(note(number % 10))
+    assert len(list(publisher._allowed())) == 1000
+    publisher.event(note(0))
+    assert not list(publisher._allowed())
+    now_ns = 10**9
+    assert len(list(publisher._allowed())) == 20
+    publisher.event(EXIT)
+    assert list(publisher._allowed())[-1] == EXIT

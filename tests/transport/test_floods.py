@@ -10,11 +10,12 @@ from nats.js.api import StreamConfig
 
 from tests.deadlines import DEADLINE_S
 from tests.settled import settle
+from torchloom_core.floor import quota as quota_module
 from torchloom_core.floor.clock import SECOND_NS, ManualClock
+from torchloom_core.floor.quota import Quota
 from torchloom_core.live.transport import NatsBus, jetstream
-from torchloom_core.live.transport import quota as quota_module
 from torchloom_core.live.transport.inbound import Inlet
-from torchloom_core.live.transport.quota import Quota, Turns
+from torchloom_core.live.transport.turns import Turns
 from torchloom_core.wire import codec, subjects
 from torchloom_core.wire.commands import Ack
 from torchloom_core.wire.messages import Exit, JoinReply, Note

@@ -3,11 +3,13 @@
 import asyncio
 import contextlib
 import itertools
+import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from nats.aio.client import Client
 
+from torchloom_core.floor.quota import Quota
 from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import MAX_REPORT_BYTES, encode
 from torchloom_core.wire.commands import FINAL_STATUSES, Ack
@@ -16,6 +18,9 @@ from torchloom_threadlet.sidecar.connection import Connection
 from torchloom_threadlet.sidecar.joining import BROKER_ERRORS
 
 _MOST_NOTES = 1000
+_NOTES = {"per_s": 20.0, "rest_s": 50.0}
+"""Rate limit of notes: half of what the Weaver takes, of which it drops the rest."""
+
 _ACKS_FIRST_S = 20.0
 """How long the exit waits for final acks, in seconds: a sidecar ends 30 s after its trainer."""
 
@@ -33,6 +38,7 @@ class Publisher:
         self._ack_subject = subjects.ack(run, worker, incarnation)
         self._hello: Hello | None = None
         self._notes: deque[Note] = deque(maxlen=_MOST_NOTES)
+        self._quota = Quota(**_NOTES)
         self._exit: Exit | None = None
         self._overtakes = False
         self._some = asyncio.Event()
@@ -73,7 +79,10 @@ class Publisher:
         while True:
             await self._some.wait()
             client = await self._uplink.connected()
-            batch = self._waiting()
+            batch = list(self._allowed())
+            if not batch:
+                await asyncio.sleep(1 / _NOTES["per_s"])
+                continue
             if await self._send(client, batch):
                 self._forget(batch)
             else:
@@ -88,6 +97,14 @@ class Publisher:
         await self._empty.wait()
         while self._storing:
             await asyncio.wait(self._storing.values())
+
+    def _allowed(self) -> Iterator[Hello | Exit | Note]:
+        """Yield what waits, up to the first note over the rate limit; at the exit all of it."""
+        for event in self._waiting():
+            over = isinstance(event, Note) and not self._quota.takes("", time.monotonic_ns())
+            if over and self._exit is None:
+                return
+            yield event
 
     def _waiting(self) -> list[Hello | Exit | Note]:
         end = self._exit if self._overtakes or not self._storing else None

@@ -21,13 +21,13 @@ from starlette.types import ASGIApp
 from starlette.websockets import WebSocket
 
 from torchloom_core.floor.errors import RequestError
+from torchloom_core.floor.quota import Quota
 from torchloom_core.floor.web_server import PROMPT_S
 from torchloom_core.live.dashboard.auth import PERSON, SESSION, Auth, SessionKeys
 from torchloom_core.live.dashboard.browser import Browser
 from torchloom_core.live.dashboard.proxy_sign_on import ProxySignOn, SignedOn
 from torchloom_core.live.dashboard.run_state import RunState
 from torchloom_core.live.transport.operator import ControlClient
-from torchloom_core.live.transport.quota import Quota
 from torchloom_core.wire.access import ACTS, VERBS_OF
 from torchloom_core.wire.codec import UNREADABLE
 from torchloom_core.wire.operator import Answer

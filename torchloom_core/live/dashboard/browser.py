@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
+from torchloom_core.floor.quota import Quota
 from torchloom_core.interface.arrays import Floats
 from torchloom_core.live.dashboard import heatmap
 from torchloom_core.live.dashboard.board import STATES, median_of
@@ -21,7 +22,6 @@ from torchloom_core.live.dashboard.downsampling import POINTS
 from torchloom_core.live.dashboard.health import health
 from torchloom_core.live.dashboard.preview import LandscapeNews
 from torchloom_core.live.dashboard.run_state import RunState
-from torchloom_core.live.transport.quota import Quota
 from torchloom_core.wire.codec import UNREADABLE
 from torchloom_core.wire.limits import MAX_COUNT, MetricName, Name
 

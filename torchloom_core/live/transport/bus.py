@@ -21,6 +21,7 @@ from nats.micro.service import Service
 
 from torchloom_core.floor.clock import Clock, SystemClock
 from torchloom_core.floor.errors import BrokerError
+from torchloom_core.floor.quota import Quota
 from torchloom_core.floor.server_urls import shown
 from torchloom_core.floor.tls import NO_TLS, TlsFiles
 from torchloom_core.live.transport import operator
@@ -31,11 +32,11 @@ from torchloom_core.live.transport.jetstream import JetStream
 from torchloom_core.live.transport.join_desk import Handler, JoinDesk
 from torchloom_core.live.transport.lease import LEASE_S, BucketKey, Lease
 from torchloom_core.live.transport.owner import Ownership
-from torchloom_core.live.transport.quota import Quota, Turns
 from torchloom_core.live.transport.record_stream import RecordStream
 from torchloom_core.live.transport.report_feed import ReportFeed
 from torchloom_core.live.transport.standbys import Standbys
 from torchloom_core.live.transport.state_bucket import EPOCH_KEY, StateBucket
+from torchloom_core.live.transport.turns import Turns
 from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import encode
 from torchloom_core.wire.commands import Command

@@ -8,7 +8,7 @@ from nats.aio.msg import Msg
 from torchloom_core.floor.clock import Clock
 from torchloom_core.floor.errors import MessageError
 from torchloom_core.floor.plain_text import RateLimitedLog, plain_line
-from torchloom_core.live.transport.quota import Quota
+from torchloom_core.floor.quota import Quota
 from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import (
     MAX_MESSAGE_BYTES,

@@ -17,7 +17,7 @@ from nats.aio.msg import Msg
 
 from torchloom_core.floor.errors import MessageError
 from torchloom_core.floor.plain_text import plain_line
-from torchloom_core.live.transport.quota import Turns
+from torchloom_core.live.transport.turns import Turns
 from torchloom_core.wire.codec import decode_json, encode
 from torchloom_core.wire.decisions import Notice
 from torchloom_core.wire.messages import JoinReply, JoinRequest

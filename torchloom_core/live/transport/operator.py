@@ -14,11 +14,12 @@ from nats.micro.service import Service, ServiceConfig
 
 from torchloom_core.floor.errors import MessageError, RequestError, TorchloomError
 from torchloom_core.floor.plain_text import RateLimitedLog
+from torchloom_core.floor.quota import Quota
 from torchloom_core.floor.server_urls import shown
 from torchloom_core.floor.tls import NO_TLS, TlsFiles
 from torchloom_core.live.transport.connection import Admits, Connection
-from torchloom_core.live.transport.quota import Quota, Turns
 from torchloom_core.live.transport.security.nats_jwt import ROLE_TAG, user_name, user_tag
+from torchloom_core.live.transport.turns import Turns
 from torchloom_core.wire import subjects
 from torchloom_core.wire.access import READS, VERBS_OF
 from torchloom_core.wire.codec import MAX_MESSAGE_BYTES, encode

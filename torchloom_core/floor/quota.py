@@ -1,7 +1,4 @@
-"""Rate limits per sender, and turns for other work on the event loop; the bus uses them."""
-
-import asyncio
-import time
+"""Rate limits of senders, of messages and of bytes."""
 
 from torchloom_core.floor.clock import SECOND_NS
 
@@ -10,8 +7,6 @@ _KNOWN = 200_000
 
 _MANY = 10_000
 """So many senders are stored before those at rest are dropped, which changes nothing for them."""
-
-_TURN_S = 0.005
 
 
 class Quota:
@@ -48,24 +43,3 @@ class Quota:
         busy = {sender: ns for sender, ns in self._whole_ns.items() if ns > now_ns}
         self._whole_ns = busy if len(busy) < _KNOWN else {}
         self._many = min(_KNOWN, max(_MANY, 2 * len(self._whole_ns)))
-
-
-class Turns:
-    """Yields to the event loop every few milliseconds of work that never awaits.
-
-    nats-py calls a callback that never awaits for all pending messages before anything else on
-    the loop runs, such as the kill switch.
-    """
-
-    def __init__(self) -> None:
-        self._due_s = 0.0
-
-    def are_due(self) -> bool:
-        """Return whether it is time to :meth:`give` one."""
-        return time.monotonic() >= self._due_s
-
-    async def give(self) -> None:
-        """Yield to the event loop if it is time."""
-        if self.are_due():
-            await asyncio.sleep(0)
-            self._due_s = time.monotonic() + _TURN_S
