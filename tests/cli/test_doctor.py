@@ -84,6 +84,8 @@ def test_a_port_of_another_program_is_a_problem():
         )
         assert f"pid {os.getpid()}" in finding.text
         assert "outgoing connection" in only(ports.outgoing(weavers(text))).text
+        metrics = f"[dashboard]\nport = 0\n[metrics]\naddress = '127.0.0.1:{port}'\n"
+        assert "set metrics.address" in only(ports.ports(weavers(metrics))).change
     assert only(ports.ports(weavers(text))).level == "ok"
 
 
@@ -214,11 +216,11 @@ def test_a_server_of_ones_own_needs_credentials_of_its_own_for_workers(tmp_path)
 
 @pytest.mark.integration
 def test_a_disk_that_is_small_full_or_slow_is_named(tmp_path, monkeypatch):
-    with small_disk(tmp_path / "disk", 1200) as folder:
+    with small_disk(tmp_path / "disk", 1100) as folder:
         host = weavers(folder=folder / "state", workers=1000)
         assert only(disk.room(host)).level == "warning"
-        fill(folder / "big", leave_bytes=900 << 20)
-        assert "need 1.1 GB, was 0.9" in only(disk.room(host)).text
+        fill(folder / "big", leave_bytes=1000 << 20)
+        assert "need 1.1 GB, was 1.0" in only(disk.room(host)).text
         assert only(disk.sync(host)).level == "ok"
         monkeypatch.setattr(os, "fsync", lambda _: time.sleep(0.03))
         assert only(disk.sync(host)).level == "warning"

@@ -108,6 +108,7 @@ def test_helm_renders_objects_that_kubernetes_and_nats_server_accept(
         (tmp_path / "nats.conf").write_text(config)
         monkeypatch.setenv("POD_NAME", "loom-nats-0")
         monkeypatch.setenv("NATS_PASSWORD", "abc")
+        monkeypatch.setenv("NATS_ROUTES", '["nats://routes:abc@loom-nats-0:6222"]')
         assert "is valid" in checked(find_server(), "-t", "-c", tmp_path / "nats.conf")
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import psutil
 
 from torchloom_core.cli.doctor.finding import Check, Finding, Host, kernel_numbers
+from torchloom_core.floor.addresses import address
 
 
 def ports(host: Host) -> Iterable[Finding]:
@@ -16,13 +17,13 @@ def ports(host: Host) -> Iterable[Finding]:
         fault = _bind_fault(at, port)
         if fault == errno.EADDRNOTAVAIL:
             text = f"{at} is no address of this host"
-            yield Finding("port", "problem", text, f"set {key} to one of its addresses")
+            yield Finding("port", "problem", text, f"set the host of {key} to one that is")
         elif fault == errno.EADDRINUSE and not _is_own(holder := _holder(port)):
             text = f"{at}:{port} is in use by {holder or 'a process of another user'}"
-            yield Finding("port", "problem", text, f"free it, or set {key}.port to another")
+            yield Finding("port", "problem", text, f"free it, or set {key} to another")
         elif fault not in (0, errno.EADDRINUSE):
             text = f"{at}:{port}: {os.strerror(fault)}"
-            yield Finding("port", "problem", text, f"set {key}.port to one from 1024")
+            yield Finding("port", "problem", text, f"set {key} to one from 1024")
         else:
             state = "in use by this program" if fault else "is free"
             yield Finding("port", "ok", f"{key} {at}:{port} {state}")
@@ -34,19 +35,22 @@ def outgoing(host: Host) -> Iterable[Finding]:
     for key, _, port in _configured(host) if len(numbers) == 2 else ():
         if numbers[0] <= port <= numbers[1]:
             text = f"{port} may be taken by an outgoing connection"
-            change = f"set {key}.port below {numbers[0]}"
+            change = f"set {key} below {numbers[0]}"
             yield Finding("outgoing ports", "warning", text, change)
 
 
 def _configured(host: Host) -> Iterable[tuple[str, str, int]]:
-    """Yield the key, address and port of each server whose port is set."""
+    """Yield the setting, address and port of each server whose port is set."""
     config = host.config
     if config is None:
         return
-    listed = [("broker", config.broker.host, 0 if config.broker.url else config.broker.port)]
+    listed = [("broker.port", config.broker.host, 0 if config.broker.url else config.broker.port)]
     if (own := config.lighthouse) is not None:
-        listed += [("lighthouse", own.host, own.port), ("lighthouse", own.host, own.status_port)]
-    listed.append(("dashboard", config.dashboard.host, config.dashboard.port))
+        listed += [("lighthouse.port", own.host, own.port)]
+        listed += [("lighthouse.status_port", own.host, own.status_port)]
+    listed.append(("dashboard.port", config.dashboard.host, config.dashboard.port))
+    if config.metrics is not None and config.metrics.address:
+        listed.append(("metrics.address", *address(config.metrics.address, "metrics.address")))
     yield from (one for one in listed if one[2])
 
 

@@ -21,6 +21,15 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{ join "," $urls }}
 {{- end }}
 
+{{- define "torchloom.routes" -}}
+{{- $urls := list -}}
+{{- range $number := until (int .Values.nats.replicas) -}}
+{{- $host := printf "%s-nats-%d.%s-nats.%s.svc" $.Release.Name $number $.Release.Name $.Release.Namespace -}}
+{{- $urls = append $urls (printf "\"nats://routes:$(NATS_PASSWORD)@%s:6222\"" $host) -}}
+{{- end -}}
+[{{ join ", " $urls }}]
+{{- end }}
+
 {{- define "torchloom.pod" -}}
 runAsNonRoot: true
 runAsUser: 10001
