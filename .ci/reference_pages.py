@@ -29,6 +29,7 @@ _TABLES: tuple[tuple[str, type[msgspec.Struct]], ...] = (
     ("dashboard.sign_on", services.SignOn),
     ("trajectory", trajectory.Trajectory),
     ("metrics", monitoring.Metrics),
+    ("tracing", monitoring.Tracing),
     ("costs", schema.Costs),
     ("arbiter", schema.Arbiter),
     ("roles.<name>", schema.Role),

@@ -7,7 +7,7 @@ import pytest
 from torchloom_core.cli.init_command import init, template_text
 from torchloom_core.config.evaluation import Allreduce, AllreduceMode
 from torchloom_core.config.loading import parse
-from torchloom_core.config.monitoring import Metrics
+from torchloom_core.config.monitoring import Metrics, Tracing
 from torchloom_core.config.schema import ActionRule, Config, PolicySwitch
 from torchloom_core.config.services import Lighthouse
 from torchloom_core.floor.errors import ConfigError, StateError
@@ -41,8 +41,10 @@ def uncommented(table: str) -> str:
     return "\n".join([f"[{table}]", *(line.removeprefix("# ") for line in lines)])
 
 
-@pytest.mark.parametrize(("name", "cls"), [("lighthouse", Lighthouse), ("metrics", Metrics)])
-def test_a_table_that_starts_a_server_is_shown_with_its_defaults_and_right_once_uncommented(
+@pytest.mark.parametrize(
+    ("name", "cls"), [("lighthouse", Lighthouse), ("metrics", Metrics), ("tracing", Tracing)]
+)
+def test_a_table_that_starts_something_is_shown_with_its_defaults_and_right_once_uncommented(
     name, cls
 ):
     assert getattr(parse(uncommented(name)), name) == cls()

@@ -21,7 +21,7 @@ from tests.docs.pages import PAGES, ROOT, blocks, headings, manual, prose, spans
 from torchloom_core import testing
 from torchloom_core.cli.app import app
 from torchloom_core.config.loading import parse
-from torchloom_core.config.monitoring import Metrics
+from torchloom_core.config.monitoring import Metrics, Tracing
 from torchloom_core.config.schema import ActionRule, Arbiter, Breaker, Config
 from torchloom_core.config.services import Lighthouse
 from torchloom_core.floor import errors
@@ -266,7 +266,9 @@ def test_every_key_of_the_config_exists(page):
         first, *rest = span.split(".")
         if first not in Config.__struct_fields__ or not rest or rest[-1] in FILE_SUFFIXES:
             continue
-        where = getattr(Config(lighthouse=Lighthouse(), metrics=Metrics()), first)
+        where = getattr(
+            Config(lighthouse=Lighthouse(), metrics=Metrics(), tracing=Tracing()), first
+        )
         for name in rest:
             if where == {}:  # arbiter.actions.<kind>
                 where = ActionRule()

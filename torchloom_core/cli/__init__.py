@@ -26,6 +26,7 @@ _EXTRA_OF = {
     **dict.fromkeys(("jinja2", "joblib", "markupsafe", "matplotlib", "pandas"), "evaluate"),
     **dict.fromkeys(("safetensors", "scipy", "sklearn", "skops", "statsmodels"), "predictors"),
     "cryptography": "tls",
+    "opentelemetry": "tracing",
     "prometheus_client": "metrics",
     "ray": "ray",
     "torch": "torch",

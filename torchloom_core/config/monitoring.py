@@ -18,3 +18,11 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     address: HostAndPort = "127.0.0.1:29513"
     series: Literal["run", "group", "worker"] = "run"
     broker: HttpUrl = ""
+
+
+class Tracing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``[tracing]``: OpenTelemetry traces of proposals, exported if this table is present."""
+
+    endpoint: Annotated[str, msgspec.Meta(pattern=r"\Ahttps?://[^\s/@]+(/\S*)?\Z")] = (
+        "http://127.0.0.1:4318/v1/traces"
+    )

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from torchloom_core.config.evaluation import Evaluate
-from torchloom_core.config.monitoring import FAILED_STEPS, Metrics
+from torchloom_core.config.monitoring import FAILED_STEPS, Metrics, Tracing
 from torchloom_core.config.ranges import HostAndPort, NotNegative, Positive, Share
 from torchloom_core.config.services import (
     Broker,
@@ -175,6 +175,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     dashboard: Dashboard = Dashboard()
     trajectory: Trajectory | None = None
     metrics: Metrics | None = None
+    tracing: Tracing | None = None
     costs: Costs = Costs()
     arbiter: Arbiter = Arbiter()
     roles: dict[str, Role] = {}

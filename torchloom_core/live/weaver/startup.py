@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from torchloom_core.config.loading import channels
-from torchloom_core.config.monitoring import Metrics
+from torchloom_core.config.monitoring import Metrics, Tracing
 from torchloom_core.config.schema import Config
 from torchloom_core.floor.clock import SECOND_NS, SystemClock
 from torchloom_core.floor.errors import (
@@ -198,6 +198,8 @@ class _Process:
             raise type(error)(f"{error}; {broker.remedy}") from None
         if self._config.metrics is not None:
             await stack.enter_async_context(self._serve_metrics(self._config.metrics, weaver))
+        if self._config.tracing is not None:
+            await stack.enter_async_context(self._trace(self._config.tracing, weaver))
         await stack.enter_async_context(self._notify(weaver))
         where = ""
         if self._lighthouse is not None:
@@ -218,6 +220,11 @@ class _Process:
         broker = self._broker
         monitor_url = (lambda: broker.monitor_url) if broker is not None else (lambda: "")
         return serving(settings, weaver.seen, weaver.watchers, monitor_url)
+
+    def _trace(self, settings: Tracing, weaver: Weaver) -> AbstractAsyncContextManager[None]:
+        from torchloom_core.live.weaver.tracing import tracing
+
+        return tracing(settings, weaver.seen, weaver.watchers)
 
     def _notify(self, weaver: Weaver) -> AbstractAsyncContextManager[None]:
         epoch = weaver.seen.kernel.commands.epoch
