@@ -38,7 +38,7 @@ async def measure(repeats: int, *, tiny: bool) -> list[Figure]:
     """Write the same batches, and seal them; ``noise`` has no two equal digits to find."""
     workers, seconds = (50, 5) if tiny else (1000, 60)
     figures = []
-    for name, make in (("bytes", _plausible), ("bytes_noise", _noise)):
+    for name, make in (("bytes", plausible), ("bytes_noise", _noise)):
         rows = []
         for repeat in range(repeats):
             rng = np.random.default_rng(repeat)
@@ -49,7 +49,7 @@ async def measure(repeats: int, *, tiny: bool) -> list[Figure]:
     return figures
 
 
-def _plausible(rng: np.random.Generator, workers: int, seconds: int) -> Floats:
+def plausible(rng: np.random.Generator, workers: int, seconds: int) -> Floats:
     """Return ``(seconds, workers, metrics)`` with the digits that their sources have."""
     shape = (seconds, workers)
 

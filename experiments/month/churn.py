@@ -10,12 +10,12 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
 
-from experiments.bench import fleet
 from torchloom_core.config.loading import convert
 from torchloom_core.config.schema import Config
 from torchloom_core.floor.clock import SECOND_NS
@@ -28,6 +28,10 @@ from torchloom_core.wire.commands import Ack
 from torchloom_core.wire.decisions import ForecastWanted, Issue
 from torchloom_core.wire.events import Forecast, Tick
 from torchloom_core.wire.messages import Exit, Hello, Telemetry
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
+
+import fleet
 
 START_NS = 1_800_000_000 * SECOND_NS
 _POLICIES = ("straggler", "silence", "hang", "failure_forecast", "lemon_nodes", "membership")

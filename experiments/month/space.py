@@ -15,31 +15,35 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments.bench import fleet
 from torchloom_core.config.schema import Config
 from torchloom_core.config.trajectory import Trajectory
 from torchloom_core.floor.clock import SECOND_NS
-from torchloom_core.live.trajectory.layout import part_paths
+from torchloom_core.live.trajectory.layout import UNSEALED, part_paths
 from torchloom_core.live.trajectory.retention import prune
 from torchloom_core.live.trajectory.retention_steps import Step
+from torchloom_core.live.trajectory.sealing import seal
 from torchloom_core.live.trajectory.thinned import about, raw_parts, thinned_files
 from torchloom_core.live.trajectory.writer import TrajectoryWriter
 from torchloom_core.wire.events import Tick
 from torchloom_core.wire.messages import Telemetry
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
+
+import fleet
+from trajectory_bytes import plausible
+
 START_NS = 1_800_000_000 * SECOND_NS
 _HOUR_S = 3600
 _GIB = 1 << 30
-_PART_BYTES = 4 << 20
+_PART_BYTES = 1 << 20
 
 
 class Month:
     """A record of some workers, hour by hour, and the bytes that retention has removed."""
 
-    def __init__(self, root: Path, workers: int, tick_s: int) -> None:
+    def __init__(self, root: Path, workers: int) -> None:
         self.root = root
         self.names = fleet.names(workers)
-        self.tick_s = tick_s
         self.thinned_bytes = self.parts_thinned = 0
         self.pass_s = 0.0
         self._rng = np.random.default_rng(0)
@@ -49,28 +53,27 @@ class Month:
         self.folder = self._writer.folder
 
     def record(self, hour: int) -> None:
-        """Record an hour: a sample of 30 metrics a worker and second, a batch a tick."""
-        for tick in range(_HOUR_S // self.tick_s):
-            second = hour * _HOUR_S + (tick + 1) * self.tick_s
-            ts_ns = START_NS + second * SECOND_NS
-            stamps = ts_ns - np.arange(self.tick_s - 1, -1, -1) * SECOND_NS
-            for worker in self.names:
-                table = fleet.values(self._rng, self.tick_s, second)
+        """Record an hour: a batch of a sample of 30 metrics a worker, and a tick, each second."""
+        table = plausible(self._rng, len(self.names), _HOUR_S).astype("<f8")
+        for second in range(_HOUR_S):
+            at = hour * _HOUR_S + second + 1
+            ts_ns = START_NS + at * SECOND_NS
+            for column, worker in enumerate(self.names):
                 batch = Telemetry(
                     run=fleet.RUN,
                     worker=worker,
                     incarnation=1,
-                    seq=second,
+                    seq=at,
                     state="training",
-                    step=second,
-                    progress_age_s=0.5,
+                    step=at,
+                    progress_age_s=round(float(self._rng.random()), 9),
                     metrics=fleet.METRICS,
-                    ts_ns=stamps.astype("<i8").tobytes(),
-                    values=table.astype("<f8").tobytes(),
+                    ts_ns=ts_ns.to_bytes(8, "little"),
+                    values=table[second, column].tobytes(),
                 )
-                self._writer.telemetry(batch, ts_ns)
+                self._writer.telemetry(batch, ts_ns + 1_000_000 * column)
             self._writer.event(Tick(), ts_ns, ())
-            self._writer.flush()
+        self._writer.flush()
 
     def thin(self, rules: Trajectory, hour: int) -> None:
         """Run a pass of retention at the end of an hour."""
@@ -80,6 +83,10 @@ class Month:
                 self.thinned_bytes += step.bytes
                 self.parts_thinned += len(step.sources)
 
+        for part in sorted(self.folder.glob(UNSEALED))[:-1]:
+            while part.exists():  # the Weaver's thread may be at it
+                seal(part)
+                time.sleep(0.01)
         began_s = time.monotonic()
         prune(self.root, rules, now_ns=START_NS + (hour + 1) * _HOUR_S * SECOND_NS, did=did)
         self.pass_s += time.monotonic() - began_s
@@ -102,7 +109,6 @@ def main() -> int:
     parser.add_argument("--days", type=int, default=30)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--as-if", type=int, default=1000)
-    parser.add_argument("--batch", type=int, default=20, help="seconds a batch, and a tick")
     parser.add_argument("--budget", type=float, default=100.0, help="GiB")
     parser.add_argument("--plot", type=Path)
     parser.add_argument("--json", type=Path)
@@ -111,7 +117,7 @@ def main() -> int:
     scale = options.as_if / options.workers
     days = []
     with tempfile.TemporaryDirectory() as folder:
-        month = Month(Path(folder), options.workers, options.batch)
+        month = Month(Path(folder), options.workers)
         for hour in range(24 * options.days):
             month.record(hour)
             if hour % 6 == 5:
@@ -119,7 +125,7 @@ def main() -> int:
             if hour % 24 == 23:
                 kinds = month.bytes_by_kind()
                 scaled = {kind: kinds[kind] * scale / _GIB for kind in ("raw", "fine", "coarse")}
-                scaled["decisions"] = kinds["decisions"] * options.batch / _GIB
+                scaled["decisions"] = kinds["decisions"] / _GIB
                 scaled["without"] = (kinds["raw"] + month.thinned_bytes) * scale / _GIB
                 days.append(scaled)
                 total = sum(v for kind, v in scaled.items() if kind != "without")

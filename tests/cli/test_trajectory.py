@@ -1,5 +1,7 @@
+import fcntl
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -149,9 +151,30 @@ def test_a_replay_that_differs_shows_where_and_fails(folder):
 @pytest.mark.long
 def test_an_export_opens_in_pandas(recorded):
     result = recorded.torchloom("trajectory", "export", "out", "--json")
-    events, telemetry = (recorded.path / path for path in json.loads(result.stdout))
+    names = [json.loads(line)["file"] for line in result.stdout.splitlines()]
+    (events,) = (recorded.path / "out" / name for name in names if "/events-" in name)
     assert "verdict" in set(pd.read_parquet(events)["kind"])
-    assert telemetry.exists()
+    assert recorded.torchloom("trajectory", "export", "out").stdout == "nothing new to export\n"
+
+
+@pytest.mark.long
+def test_the_space_of_a_record_is_shown_and_an_epoch_in_use_is_not_pruned(folder):
+    record_epoch(folder.path / "own")
+    writer = (folder.path / "own" / "epoch-000001" / "meta.json").open()
+    fcntl.flock(writer, fcntl.LOCK_EX)  # as the Weaver that records it
+    used = folder.torchloom("trajectory", "du", "own").stdout
+    assert re.search(r"epoch +kind +files +size +oldest +newest\n1 in use +decisions +2 ", used)
+    refused = folder.torchloom("trajectory", "prune", "own", "--epoch", "1")
+    assert refused.returncode
+    assert "need an epoch that has ended, was one that a Weaver records" in refused.stderr
+    writer.close()
+    dry = folder.torchloom("trajectory", "prune", "own", "--epoch", "1", "--dry-run").stdout
+    assert "telemetry parts 1 to 1 would be deleted: " in dry
+    folder.torchloom("trajectory", "prune", "own", "--epoch", "1")
+    assert "deleted telemetry" in folder.torchloom("trajectory", "du", "own").stdout
+    replayed = folder.torchloom("trajectory", "replay", "own").stdout
+    assert " all the same up to input " in replayed
+    assert " was deleted" in replayed
 
 
 def test_every_record_kind_has_a_summary():

@@ -1,5 +1,6 @@
 """The files open in pandas, by themselves and through the frames, and are linked by cause."""
 
+import io
 from pathlib import Path
 
 import numpy as np
@@ -8,11 +9,13 @@ import pyarrow as pa
 import pytest
 
 from torchloom_core.capabilities.alert import Alert
+from torchloom_core.checkpoints.storage import storage_at
 from torchloom_core.config.schema import Config, Costs
 from torchloom_core.floor.errors import StateError
 from torchloom_core.live.fleet.state import FleetState
+from torchloom_core.live.trajectory.export import export
 from torchloom_core.live.trajectory.layout import part_paths
-from torchloom_core.live.trajectory.tables import events, telemetry, to_tables
+from torchloom_core.live.trajectory.tables import events, telemetry
 from torchloom_core.live.trajectory.writer import TrajectoryWriter, links_of
 from torchloom_core.wire.commands import Ack, Command
 from torchloom_core.wire.decisions import CommandStatus, Issue, Outcome, Proposal, Proposed, Verdict
@@ -118,8 +121,9 @@ def test_an_empty_trajectory_gives_empty_frames_with_all_columns(tmp_path: Path)
     TrajectoryWriter(tmp_path, "demo", 1, Config(), {}, 5).close()
     assert list(telemetry(tmp_path).columns) == ["ts", "worker", "metric", "value"]
     assert "body" in events(tmp_path).columns
-    to_tables(tmp_path, tmp_path / "out")
-    assert pd.read_parquet(tmp_path / "out" / "events.parquet").empty
+    assert [name for name, _ in export(tmp_path, str(tmp_path / "out"))] == [
+        "epoch-000001/meta.json"
+    ]
 
 
 def test_the_files_open_in_pandas_by_themselves(tmp_path: Path) -> None:
@@ -143,23 +147,53 @@ def test_the_files_open_in_pandas_by_themselves(tmp_path: Path) -> None:
     assert list(rows["values"][2]) == [60.0]
 
 
-def test_the_parquet_tables_equal_the_frames(tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", ["{}/out/deep", "memory://exports/{}"])
+def test_the_exported_tables_equal_the_frames(tmp_path: Path, place: str) -> None:
     write_two_epochs(tmp_path)
-    event_path, sample_path = to_tables(tmp_path, tmp_path / "out" / "deep")
-    samples = pd.read_parquet(sample_path)
-    assert samples.astype({"worker": str, "metric": str}).equals(
-        telemetry(tmp_path).astype({"worker": str, "metric": str})
-    )
-    frame = pd.read_parquet(event_path)
+    place = place.format(str(tmp_path).strip("/") if "memory" in place else tmp_path)
+    names = [name for name, _ in export(tmp_path, place)]
+    assert not list(export(tmp_path, place)), "what is there is not written again"
+    storage = storage_at(place)
+
+    def read(kind: str) -> pd.DataFrame:
+        frames = []
+        for name in names:
+            if f"/{kind}-" in name:
+                with storage.open(name) as file:
+                    frames.append(pd.read_parquet(io.BytesIO(file.read())))
+        return pd.concat(frames, ignore_index=True)
+
+    plain = {"worker": str, "metric": str}
+    assert read("telemetry").astype(plain).equals(telemetry(tmp_path).astype(plain))
+    frame = read("events")
     assert frame.drop(columns="body").equals(events(tmp_path).drop(columns="body"))
     assert frame.body[0].startswith('{"type":"forecast","id":"f1"')
+
+
+def test_an_export_beside_a_weaver_leaves_the_newest_parts_for_the_next(tmp_path: Path) -> None:
+    writer = TrajectoryWriter(tmp_path / "run", "demo", 1, Config(), {}, 5, part_bytes=100)
+    for number in range(3):
+        writer.telemetry(a_batch("g0-0", ("loss",), [[float(number)]]), BASE_NS)
+        writer.event(Tick(), BASE_NS, ())
+        writer.flush()
+    place = str(tmp_path / "out")
+    first = {name for name, _ in export(tmp_path / "run", place)}
+    parts = {
+        f"epoch-000001/{kind}-00000{n}.parquet" for kind in ("events", "telemetry") for n in (1, 2)
+    }
+    assert first == {"epoch-000001/meta.json", *parts}
+    writer.close()
+    second = {name for name, _ in export(tmp_path / "run", place)}
+    assert second == {f"epoch-000001/{kind}-000003.parquet" for kind in ("events", "telemetry")}
 
 
 def test_tables_that_cannot_be_written_are_one_line(tmp_path: Path) -> None:
     write_two_epochs(tmp_path)
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(StateError, match="file/out: cannot be written: Not a directory"):
-        to_tables(tmp_path, tmp_path / "file" / "out")
+    with pytest.raises(StateError, match=r"file/out.*: cannot be written: Not a directory"):
+        list(export(tmp_path, str(tmp_path / "file" / "out")))
+    with pytest.raises(StateError, match="nothing://a/b: Protocol not known"):
+        list(export(tmp_path, "nothing://a/b"))
 
 
 def test_exits_and_notes_have_the_ids_of_their_faults() -> None:

@@ -123,7 +123,7 @@ async def test_the_state_is_stored_before_the_commands_of_its_moment(outbox, bus
     async with running(outbox):
         await outbox.drained()
     (what, entries), sent = bus.done
-    assert (what, list(entries)) == ("store", ["grant.p1", "plan.p0", AT_KEY])
+    assert (what, list(entries)) == ("store", ["grant.1", "plan.p0", AT_KEY])
     assert entries["plan.p0"] is None
     assert entries[AT_KEY] == b'{"seq":5}'
     assert sent == ("send", ["c1", "c2"])
@@ -148,9 +148,9 @@ async def test_a_command_posted_while_something_is_stored_waits_for_its_own_stat
         gate.set()
         await outbox.drained()
     first, sent, second, also_sent = bus.done
-    assert list(first[1]) == ["flight.c1", AT_KEY]
+    assert list(first[1]) == ["flight.1", AT_KEY]
     assert sent == ("send", ["c1"])
-    assert list(second[1]) == ["flight.c2", AT_KEY]
+    assert list(second[1]) == ["flight.2", AT_KEY]
     assert also_sent == ("send", ["c2"])
 
 
@@ -165,7 +165,7 @@ async def test_while_the_broker_is_away_only_the_newest_value_of_a_key_waits(out
         await outbox.drained()
     stores = [entries for what, entries in bus.done if what == "store"]
     assert len(stores) == 1
-    assert b'"cost_gpu_s":199.0' in stores[0]["grant.p1"]
+    assert b'"cost_gpu_s":199.0' in stores[0]["grant.1"]
     assert stores[0][AT_KEY] == b'{"seq":199}'
 
 
@@ -288,7 +288,7 @@ async def test_the_position_of_the_state_is_stored_after_all_of_it(outbox, bus, 
         outbox.post([], {"grant.p2": grant(2.0)}, seq=2)
         await outbox.drained()
     (_, entries), *_ = bus.done
-    assert list(entries) == ["grant.p1", "grant.p2", AT_KEY]
+    assert list(entries) == ["grant.1", "grant.2", AT_KEY]
 
 
 async def test_outputs_posted_while_others_are_sent_are_awaited_too(outbox, bus, monkeypatch):

@@ -147,19 +147,24 @@ def _print(steps: "list[tuple[Step, int]]", *, dry_run: bool) -> None:
 
 
 def export(
-    out: Path, root: Root = None, /, *, json: AsJson = False, config: ConfigPath = None
+    out: str, root: Root = None, /, *, json: AsJson = False, config: ConfigPath = None
 ) -> None:
-    """Export the trajectory as events.parquet and telemetry.parquet.
+    """Export the trajectory as Parquet, a file per part; what is there already is not written.
 
     Parameters
     ----------
     out
-        Folder for the two files.
+        Folder, or a URL that fsspec knows, such as s3://bucket/run-7.
     """
-    from torchloom_core.live.trajectory.tables import to_tables
+    from torchloom_core.live.trajectory.export import export
 
-    paths = [str(path) for path in to_tables(trajectory_root(root, config), out)]
-    if json:
-        print_json(paths)
-    else:
-        console().print("\n".join(f"wrote {path}" for path in paths), markup=False)
+    written = size = 0
+    for name, count in export(trajectory_root(root, config), out):
+        written, size = written + 1, size + count
+        if json:
+            print_json({"file": name, "bytes": count})
+        else:
+            console().print(f"wrote {out.rstrip('/')}/{name}", markup=False)
+    if not json:
+        files = "1 file" if written == 1 else f"{written} files"
+        console().print(f"{files}, {size_text(size)}" if written else "nothing new to export")

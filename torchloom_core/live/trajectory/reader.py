@@ -147,9 +147,9 @@ class EpochRecord:
                     found.append((line.seq, failure.policy, failure.detail))
         return found
 
-    def lines(self) -> Iterator[Line]:
-        """Yield every complete line of the events files."""
-        for _, line in self._placed_lines():
+    def lines(self, parts: Sequence[Path] = ()) -> Iterator[Line]:
+        """Yield every complete line of these parts of the events file, by default of all."""
+        for _, line in self._placed_lines(parts):
             yield line
 
     def events_after(self, seq: int) -> Iterator[Recorded]:

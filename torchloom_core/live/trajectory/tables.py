@@ -1,6 +1,5 @@
-"""A trajectory as data frames, and compacted to Parquet."""
+"""A trajectory as tables and data frames."""
 
-import itertools
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,9 +9,8 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from torchloom_core.live.trajectory.layout import NAME, Line, state_error
+from torchloom_core.live.trajectory.layout import NAME, Line
 from torchloom_core.live.trajectory.reader import read_epochs
 from torchloom_core.live.trajectory.thinned import (
     THINNED_SCHEMA,
@@ -22,7 +20,7 @@ from torchloom_core.live.trajectory.thinned import (
     thinned_files,
 )
 
-# Only needed for data frames; to_tables does without.
+# Only needed for data frames; an export does without.
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -30,7 +28,7 @@ log = logging.getLogger(__name__)
 
 _TIME = pa.timestamp("ns", tz="UTC")
 
-_EVENTS_SCHEMA = pa.schema(
+EVENTS_SCHEMA = pa.schema(
     [
         ("epoch", pa.int64()),
         ("seq", pa.int64()),
@@ -46,11 +44,10 @@ _EVENTS_SCHEMA = pa.schema(
     ]
 )
 
-_SAMPLES_SCHEMA = pa.schema(
+SAMPLES_SCHEMA = pa.schema(
     [("ts", _TIME), ("worker", NAME), ("metric", NAME), ("value", pa.float64())]
 )
 
-_LINES_AT_ONCE = 1 << 16
 _SAMPLES_AT_ONCE = 1 << 20
 
 
@@ -63,7 +60,7 @@ def events(root: Path, *, kind: str | None = None, worker: str | None = None) ->
     import pandas as pd
 
     found = list(_lines(root, kind, worker))
-    table = _event_table(found)
+    table = event_table(found)
     frame: pd.DataFrame = table.drop_columns("body").to_pandas()
     bodies = [msgspec.json.decode(line.body) for _, line in found]
     return frame.assign(body=pd.Series(bodies, dtype=object))
@@ -80,7 +77,7 @@ def telemetry(
     """
     for missing in filter(None, (record.missing for record in read_epochs(root))):
         log.warning("%s", missing)
-    found = [_SAMPLES_SCHEMA.empty_table(), *_samples(root, worker, metric)]
+    found = [SAMPLES_SCHEMA.empty_table(), *_samples(root, worker, metric)]
     frame: pd.DataFrame = pa.concat_tables(found).unify_dictionaries().to_pandas()
     return frame
 
@@ -105,33 +102,6 @@ def thinned_telemetry(root: Path) -> "pd.DataFrame":
     return pd.concat(frames) if frames else empty
 
 
-def to_tables(root: Path, out_dir: Path) -> tuple[Path, Path]:
-    """Write ``events.parquet`` and ``telemetry.parquet``, and return their paths.
-
-    Columns are those of :func:`events`, with ``body`` as JSON text, and of :func:`telemetry`.
-    StateError as of these, and if ``out_dir`` cannot be written.
-    """
-    event_path, sample_path = out_dir / "events.parquet", out_dir / "telemetry.parquet"
-    lines = _lines(root)
-    try:
-        out_dir.mkdir(parents=True, exist_ok=True)
-        with pq.ParquetWriter(event_path, _EVENTS_SCHEMA, compression="zstd") as parquet:
-            while some := list(itertools.islice(lines, _LINES_AT_ONCE)):
-                parquet.write_table(_event_table(some))
-        with pq.ParquetWriter(
-            sample_path,
-            _SAMPLES_SCHEMA,
-            compression="zstd",
-            use_dictionary=["worker", "metric"],
-            use_byte_stream_split=["value"],
-        ) as parquet:
-            for table in _gathered(_samples(root)):
-                parquet.write_table(table)
-    except OSError as error:
-        raise state_error(out_dir, "cannot be written", error) from None
-    return event_path, sample_path
-
-
 def _lines(
     root: Path, kind: str | None = None, worker: str | None = None
 ) -> Iterator[tuple[int, Line]]:
@@ -141,7 +111,8 @@ def _lines(
                 yield record.meta.epoch, line
 
 
-def _event_table(found: list[tuple[int, Line]]) -> Any:
+def event_table(found: list[tuple[int, Line]]) -> Any:
+    """Return epochs and lines as a table with the columns of ``EVENTS_SCHEMA``."""
     rows = [
         {
             **{field: getattr(line, field) for field in line.__struct_fields__},
@@ -151,7 +122,7 @@ def _event_table(found: list[tuple[int, Line]]) -> Any:
         }
         for epoch, line in found
     ]
-    return pa.Table.from_pylist(rows, schema=_EVENTS_SCHEMA)
+    return pa.Table.from_pylist(rows, schema=EVENTS_SCHEMA)
 
 
 def _samples(root: Path, worker: str | None = None, metric: str | None = None) -> Iterator[Any]:
@@ -185,14 +156,14 @@ def long_samples(rows: Any, metric: str | None = None) -> Any:
         pa.DictionaryArray.from_arrays(metric_code[keep], metrics.dictionary),
         values[keep],
     ]
-    return pa.table(columns, schema=_SAMPLES_SCHEMA)
+    return pa.table(columns, schema=SAMPLES_SCHEMA)
 
 
 def _starts(lengths: Any) -> Any:
     return np.cumsum(lengths) - lengths
 
 
-def _gathered(tables: Iterator[Any]) -> Iterator[Any]:
+def gathered(tables: Iterator[Any]) -> Iterator[Any]:
     """Join small tables, as each Parquet row group has an overhead."""
     waiting: list[Any] = []
     rows = 0

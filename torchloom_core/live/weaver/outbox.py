@@ -22,6 +22,7 @@ from torchloom_core.floor.first_done import first_done
 from torchloom_core.floor.persistent_table import Changes
 from torchloom_core.live.transport import NatsBus
 from torchloom_core.live.weaver.courier import Courier
+from torchloom_core.live.weaver.state_slots import StateSlots
 from torchloom_core.wire import codec
 from torchloom_core.wire.commands import Command
 from torchloom_core.wire.decisions import CommandStatus, Issue, Output, Withdrawal
@@ -71,6 +72,7 @@ class Outbox:
         self._withheld = withheld
         self._held: list[str] = []
         self._unsent: list[str] = []
+        self._slots = StateSlots()
         self._entries: dict[str, msgspec.Struct | None] = {}
         self._without_hello: Sequence[str] = ()
         self._call_ns = 0
@@ -93,7 +95,13 @@ class Outbox:
         """Take the outputs of input ``seq``, and the changes of the state."""
         if not outputs and not changes:
             return
-        for key, entry in changes.items():
+        for name, entry in changes.items():
+            if entry is None:
+                self._entries[self._slots.release(name)] = None
+                continue
+            key, begins = self._slots.take(name)
+            if begins:
+                self._entries.pop(key, None)  # it goes after what was stored before it
             self._entries[key] = entry
         self._entries.pop(AT_KEY, None)  # it goes last
         self._entries[AT_KEY] = At(seq=seq)
