@@ -144,7 +144,10 @@ async def test_wire_version_and_clock_are_compared_with_the_running_weavers(brok
     bus = await NatsBus.connect(broker.url, "run", broker.credentials.weaver_creds)
     await bus.serve_join(None)  # an empty request reaches no handler
     findings = await found(join)
+    own = f"[broker]\nurl = '{broker.url}'\ncreds = '{broker.credentials.weaver_creds}'\n"
+    standby = await asyncio.to_thread(list, servers.weaver(weavers(own)))
     await bus.close()
+    assert levels(standby) == levels(findings)
     assert [(one.check, one.level) for one in findings] == [("wire version", "ok"), ("clock", "ok")]
 
     link = nats.NATS()

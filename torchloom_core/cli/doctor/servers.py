@@ -5,6 +5,8 @@ import json
 import socket
 import time
 from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import nats.errors
@@ -64,22 +66,36 @@ def _judged(at: str, info: dict[str, object]) -> Finding:
 
 def weaver(host: Host) -> Iterable[Finding]:
     """Ask the running Weaver for its version and its time, with the credentials for joining."""
-    if host.join is None:
+    join = _way_to_weaver(host)
+    if join is None:
         return
     try:
-        reply, before_ns, after_ns = asyncio.run(_ask(host.join))
+        reply, before_ns, after_ns = asyncio.run(_ask(join))
     except nats.errors.NoRespondersError:
         level: Level = "problem" if host.config is None else "ok"
-        text = f"no Weaver of run {host.join.run} answers"
+        text = f"no Weaver of run {join.run} answers"
         yield Finding("weaver", level, text, "start it: torchloom weaver" * (level != "ok"))
         return
     except (nats.errors.Error, OSError, ValueError, MessageError, TimeoutError) as error:
         reason = plain_line(str(error)) or type(error).__name__
-        change = f"copy join.json again: the Weaver has written another ({host.join_path})"
-        yield Finding("weaver", "problem", f"the server refuses join.json: {reason}", change)
+        used, change = "broker.creds", "correct broker.url or broker.creds"
+        if host.join:
+            used, change = "join.json", "copy it again: the Weaver may have written another"
+        yield Finding("weaver", "problem", f"the server refuses {used}: {reason}", change)
         return
     yield _version(reply)
     yield _clock(reply, before_ns, after_ns)
+
+
+def _way_to_weaver(host: Host) -> JoinFile | None:
+    """Return ``join.json``, or on the host of a standby, which has none, the same by its config."""
+    if host.join or host.config is None or not host.config.broker.url:
+        return host.join
+    broker, creds = host.config.broker, ""
+    if broker.creds:
+        with suppress(OSError, UnicodeDecodeError):  # the check of the credentials names it
+            creds = Path(broker.creds).read_text(encoding="utf-8")
+    return JoinFile(url=broker.url, run=host.config.run.name, creds=creds, enrol=False)
 
 
 def _version(reply: JoinReply) -> Finding:
