@@ -47,7 +47,7 @@ class AccessService:
         return Access(
             people=tuple(register.people()),
             workers=len(self._grants),
-            blocked=tuple(register.revoked.blocked),
+            blocked=tuple(filter(register.revoked.blocks, register.revoked.blocked)),
             join_expires_s=self._join_expires_s,
         )
 
@@ -80,6 +80,8 @@ class AccessService:
 
     def write_join_file(self) -> None:
         """Write ``join.json``, or raise StateError."""
+        if self._broker is not None and self._broker.credentials.joiner_is_revoked:
+            self._broker.credentials.renew_joiner()  # another host of the cluster has revoked it
         valid_s = round(self._settings.expires_s)
         self._join_expires_s = int(time.time()) + valid_s if valid_s and self._broker else 0
         self._write_join_file(self._join_expires_s)
@@ -101,7 +103,7 @@ class AccessService:
 
     def _refusal(self, worker: str) -> str:
         """Return why a worker of this name gets no credentials, or nothing."""
-        if worker in self._embedded.credentials.register.revoked.blocked:
+        if self._embedded.credentials.register.revoked.blocks(worker):
             return f"worker {worker}: its credentials were revoked, and its name is blocked"
         patterns = self._settings.names
         if any(fnmatchcase(worker, pattern) for pattern in patterns):

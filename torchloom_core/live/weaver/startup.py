@@ -33,6 +33,7 @@ from torchloom_core.live.trajectory.writer import TrajectoryWriter, repair_earli
 from torchloom_core.live.transport import NatsBus
 from torchloom_core.live.transport.broker import EmbeddedBroker
 from torchloom_core.live.weaver.access_service import AccessService
+from torchloom_core.live.weaver.access_sharing import share_access
 from torchloom_core.live.weaver.daemon import Weaver
 from torchloom_core.live.weaver.epoch_rise import EpochRises
 from torchloom_core.live.weaver.lighthouse_process import LighthouseProcess
@@ -179,6 +180,9 @@ class _Process:
             )
             stack.push_async_callback(bus.close)
             stack.push_async_callback(bus.lease.give_back)
+            if broker is not None and broker.servers:
+                sharing = asyncio.create_task(share_access(bus.state, broker))
+                stack.callback(sharing.cancel)
             if self._standby:
                 root = run_folder(self._state_dir, self._run)
                 await stand_by(bus, self._run, self._lock, root, self._config.trajectory)

@@ -193,6 +193,11 @@ class Credentials:
         keys, allowed = self._keys, rights.joiner_rights(self._run)
         return self._creds("joiner", keys.joiner, keys.workers, allowed, expires_s)
 
+    @property
+    def joiner_is_revoked(self) -> bool:
+        """Whether processes cannot join with these credentials."""
+        return nats_jwt.public_key(self._keys.joiner) in self.register.revoked.workers
+
     def renew_joiner(self) -> None:
         """Revoke the credentials with which processes join, and make new ones."""
         self.register.revoke_joiner(nats_jwt.public_key(self._keys.joiner))

@@ -15,20 +15,43 @@ from torchloom_core.floor.errors import StateError
 from torchloom_core.floor.files import write_private
 from torchloom_core.wire.access import Issued
 from torchloom_core.wire.codec import UNREADABLE
-from torchloom_core.wire.limits import Count, Name
+from torchloom_core.wire.limits import Count
 
 _line = msgspec.json.Decoder(Issued)
 
 
 class Revoked(msgspec.Struct, kw_only=True):
-    """``revoked.json``: public keys and when they were revoked, and blocked names of workers.
+    """``revoked.json``: public keys and when they were revoked, in seconds of Unix time.
 
-    Times in seconds of Unix time.
+    ``blocked`` and ``undone`` have names of workers, and when, in nanoseconds; the later one
+    counts.
     """
 
     people: dict[str, Count] = {}
     workers: dict[str, Count] = {}
-    blocked: list[Name] = []
+    blocked: dict[str, int] = {}
+    undone: dict[str, int] = {}
+
+    def blocks(self, worker: str) -> bool:
+        """Return whether a worker of this name is given no credentials."""
+        return self.blocked.get(worker, 0) > self.undone.get(worker, 0)
+
+    def with_those_of(self, other: "Revoked") -> "Revoked":
+        """Return what either of two hosts has revoked, by the later time."""
+        merged = Revoked()
+        for name in self.__struct_fields__:
+            table = getattr(merged, name)
+            for source in (getattr(self, name), getattr(other, name)):
+                for key, moment in source.items():
+                    table[key] = max(moment, table.get(key, 0))
+        return merged
+
+
+class Shared(msgspec.Struct, frozen=True, kw_only=True):
+    """What the hosts of a cluster share: who has credentials, and which are revoked."""
+
+    people: tuple[Issued, ...] = ()
+    revoked: Revoked = msgspec.field(default_factory=Revoked)
 
 
 class Register:
@@ -76,8 +99,7 @@ class Register:
     def revoke_worker(self, name: str, keys: Iterable[str]) -> None:
         """Revoke the credentials of a worker's incarnations, and give its name no others."""
         self.revoked.workers |= dict.fromkeys(keys, int(time.time()))
-        if name not in self.revoked.blocked:
-            self.revoked.blocked.append(name)
+        self.revoked.blocked[name] = time.time_ns()
         self._write()
 
     def revoke_joiner(self, key: str) -> None:
@@ -87,11 +109,28 @@ class Register:
 
     def unblock(self, name: str) -> bool:
         """Give credentials to a worker of this name again; return whether it was blocked."""
-        if name not in self.revoked.blocked:
+        if not self.revoked.blocks(name):
             return False
-        self.revoked.blocked.remove(name)
+        self.revoked.undone[name] = time.time_ns()
         self._write()
         return True
+
+    def merge(self, other: Shared) -> bool:
+        """Take in what another host has; return whether the server has to load the list again."""
+        known = {one.key for one in self.people()}
+        for issued in other.people:
+            if issued.key not in known:
+                self.note(issued)
+        merged = self.revoked.with_those_of(other.revoked)
+        if merged == self.revoked:
+            return False
+        self.revoked = merged
+        self._write()
+        return True
+
+    def shared(self) -> Shared:
+        """Return what other hosts need to know."""
+        return Shared(people=tuple(self.people()), revoked=self.revoked)
 
     def _write(self) -> None:
         write_private(self._path, msgspec.json.encode(self.revoked).decode())
