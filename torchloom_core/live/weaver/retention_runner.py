@@ -61,6 +61,7 @@ class RetentionRunner:
         except asyncio.CancelledError:
             with suppress(ProcessLookupError):
                 process.kill()
+            await process.communicate()
             raise
         for line in err.decode(errors="replace").splitlines()[-3:]:
             log.warning("retention: %s", line)

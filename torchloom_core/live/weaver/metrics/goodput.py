@@ -43,6 +43,9 @@ class LiveGoodput:
         """Account for the time since the last update."""
         fleet = self._fleet
         count = len(fleet.hello)
+        if len(self._launch) > 2 * count:  # others have taken the rows of workers long gone
+            self._launch = {w: own for w, own in self._launch.items() if w in fleet.row_of}
+            self._jobs = {w: own for w, own in self._jobs.items() if w in fleet.row_of}
         states = np.fromiter((_CODE.get(s, 0) for s in fleet.state), np.uint8, count)
         for row in np.flatnonzero(states == _CODE["gone"]):
             if fleet.ending[row] in INTENDED:
