@@ -29,7 +29,9 @@ _EXTRA_OF = {
     "opentelemetry": "tracing",
     "prometheus_client": "metrics",
     "ray": "ray",
+    "tensorboardX": "tensorboard",
     "torch": "torch",
+    "wandb": "wandb",
     "websockets": "dashboard",
 }
 """Modules of other extras than ``server``."""

@@ -111,12 +111,19 @@ importers = App(name="import", help="Import a CSV file or a data set as a bundle
 _trace.command(importers)
 app.command(_trace)
 
-_metrics = App(name="metrics", help="Write what Prometheus and Grafana need.", group=RUNNING)
+_metrics = App(
+    name="metrics", help="Show the run in Prometheus, Grafana, TensorBoard or W&B.", group=RUNNING
+)
 for _name, _help in (
     ("rules", "Write the alert rules for Prometheus."),
     ("dashboard", "Write the dashboard for Grafana."),
 ):
     _metrics.command(f"{_HERE}.metrics_commands:{_name}", name=_name, help=_help)
+_metrics.command(
+    f"{_HERE}.metrics_tracking:track",
+    name="track",
+    help="Write knobs, verdicts and goodput to TensorBoard or Weights & Biases.",
+)
 app.command(_metrics)
 
 _notify = App(name="notify", help="Messages of the run to people.", group=RUNNING)
