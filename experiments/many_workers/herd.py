@@ -6,6 +6,7 @@ nats-server are real, all policies are there in shadow mode and two predictors f
 
 import argparse
 import asyncio
+import io
 import itertools
 import multiprocessing
 import os
@@ -18,15 +19,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
 import nats.errors
 from rich.console import Console
 
 from experiments.many_workers.run import RUN, Person, Weaver
 from experiments.many_workers.thin_worker import COUNTS, Counters, Herd, act
+from torchloom_core.cli.status_command import render
 from torchloom_core.live.trajectory.layout import run_folder
 from torchloom_core.live.trajectory.reader import read_epochs
 from torchloom_core.wire.events import Tick
 from torchloom_core.wire.messages import Telemetry
+from torchloom_core.wire.operator import Status
 
 POLICIES = (
     "allreduce_tuner",
@@ -169,7 +173,7 @@ class Trial:
             await self._steady(herds)
             presser.stops = False
             await self._set_knob(herds, person)
-            await self._ask_status()
+            await self._ask_status(person)
             if pressing is not None:
                 pressing.cancel()
                 self._note("slowest answer of the kill switch, s", presser.worst_s, 1.0)
@@ -242,20 +246,12 @@ class Trial:
         page = await person.ask("status", {"workers": False})
         return int(str(page["flights_in_all"]))
 
-    async def _ask_status(self) -> None:
-        """Take the time of ``torchloom status``, less that of its start."""
-        start_s = await self._take_time("status", "--help")
-        self._note("torchloom status, s", await self._take_time("status") - start_s, 1.0)
-
-    async def _take_time(self, *arguments: str) -> float:
-        command = [sys.executable, "-m", "torchloom_core.cli", *arguments]
+    async def _ask_status(self, person: Person) -> None:
+        """Take the time of ``torchloom status`` from the request to the text on a terminal."""
         began_s = time.monotonic()
-        process = await asyncio.create_subprocess_exec(
-            *command, cwd=self._folder, stdout=subprocess.DEVNULL
-        )
-        if await process.wait():
-            sys.exit(f"torchloom {' '.join(arguments)} failed")
-        return time.monotonic() - began_s
+        answer = msgspec.convert(await person.ask("status", {"summary": True}), Status)
+        Console(file=io.StringIO(), width=120).print(render(answer))
+        self._note("torchloom status, s", time.monotonic() - began_s, 1.0)
 
     async def _kill_broker(self, herds: Herds) -> None:
         pid = int(str(self._weaver.broker["pid"]))
