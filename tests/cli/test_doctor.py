@@ -12,6 +12,7 @@ import msgspec
 import nats
 import pytest
 
+from tests.certificates import issued
 from tests.nats_servers import nats_server
 from tests.small_disk import fill, small_disk
 from torchloom_core.cli.doctor import (
@@ -193,6 +194,29 @@ def test_credentials_that_others_can_read_or_that_are_over_are_problems(tmp_path
     assert levels(credentials.join_file(training(join, path))) == ["ok", "warning"]
     damaged = msgspec.structs.replace(over, creds="nothing")
     assert "it has no user JWT" in list(credentials.join_file(training(damaged, path)))[1].text
+
+
+def test_a_certificate_that_clients_would_refuse_is_a_problem(tmp_path):
+    _, files = issued(tmp_path / "tls", "127.0.0.1")
+    own = f"certificate = '{files.certificate}'\nkey = '{files.key}'\n"
+    text = f"[broker]\n{own}ca = '{files.ca}'\n"
+    assert levels(credentials.certificates(weavers(text))) == ["ok", "ok"]
+    Path(files.key).chmod(0o644)
+    assert levels(credentials.certificates(weavers(text))) == ["ok", "problem"]
+    other = text.replace("[broker]", "[broker]\nhost = '10.0.0.5'")
+    assert "is not for 10.0.0.5" in only(credentials.certificates(weavers(other))).text
+
+
+@pytest.mark.integration
+def test_a_server_of_another_authority_is_a_problem(tmp_path):
+    _, files = issued(tmp_path / "tls", "127.0.0.1")
+    _, others = issued(tmp_path / "other", "127.0.0.1")
+    tls = f"tls {{ cert_file: '{files.certificate}', key_file: '{files.key}' }}\n"
+    with nats_server(tmp_path / "nats", tls) as (_, address):
+        join = JoinFile(url=f"tls://{address}", run="r", ca=Path(files.ca).read_text())
+        assert only(servers.weaver(training(join))).text == "no Weaver of run r answers"
+        join = msgspec.structs.replace(join, ca=Path(others.ca).read_text())
+        assert "is not signed by a CA" in only(servers.weaver(training(join))).text
 
 
 async def test_damaged_or_public_keys_of_the_built_in_server_are_problems(broker, tmp_path):

@@ -1,13 +1,15 @@
 """Check the credentials: they are there, private to their owner, valid and not expired."""
 
+import socket
 import stat
 import time
 from collections.abc import Iterable
 from pathlib import Path
 
 from torchloom_core.cli.doctor.finding import Check, Finding, Host, Level
-from torchloom_core.floor.errors import StateError
+from torchloom_core.floor.errors import ConfigError, StateError
 from torchloom_core.floor.server_urls import login_of
+from torchloom_core.floor.tls import check_certificate
 
 _SOON_S = 86_400
 
@@ -46,6 +48,27 @@ def keys(host: Host) -> Iterable[Finding]:
         yield Finding("keys", "problem", str(error), "restore them from a backup")
         return
     yield from (_private("keys", path) for path in sorted(folder.iterdir()))
+
+
+def certificates(host: Host) -> Iterable[Finding]:
+    """Try the certificates of broker and lighthouse as their clients do."""
+    config = host.config
+    if config is None:
+        return
+    served = [("broker", "" if config.broker.url else config.broker.host, config.broker.tls)]
+    if config.lighthouse is not None:
+        served.append(("lighthouse", config.lighthouse.host, config.lighthouse.tls))
+    for table, at, files in served:
+        if not files.certificate or not at:
+            continue
+        name = socket.gethostname() if at in ("0.0.0.0", "::") else at
+        try:
+            check_certificate(files, (name,))
+        except ConfigError as error:
+            yield Finding("certificate", "problem", str(error), "see docs/operate/tls.md")
+        else:
+            yield Finding("certificate", "ok", f"{table}: {files.certificate} is valid for {name}")
+            yield _private("certificate", Path(files.key))
 
 
 def own_server(host: Host) -> Iterable[Finding]:
@@ -98,4 +121,4 @@ def _valid(check: str, creds: str) -> Iterable[Finding]:
         yield Finding(check, level, f"the credentials {text}", "get fresh ones")
 
 
-CHECKS: tuple[Check, ...] = (join_file, keys, own_server)
+CHECKS: tuple[Check, ...] = (join_file, keys, own_server, certificates)

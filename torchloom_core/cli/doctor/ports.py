@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import psutil
 
 from torchloom_core.cli.doctor.finding import Check, Finding, Host, kernel_numbers
+from torchloom_core.config.services import ROUTE_STEP
 from torchloom_core.floor.addresses import address
 
 
@@ -45,6 +46,8 @@ def _configured(host: Host) -> Iterable[tuple[str, str, int]]:
     if config is None:
         return
     listed = [("broker.port", config.broker.host, 0 if config.broker.url else config.broker.port)]
+    if config.broker.peers:
+        listed.append(("broker.port", config.broker.host, config.broker.port + ROUTE_STEP))
     if (own := config.lighthouse) is not None:
         listed += [("lighthouse.port", own.host, own.port)]
         listed += [("lighthouse.status_port", own.host, own.status_port)]

@@ -5,7 +5,6 @@ import json
 import socket
 import time
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -14,10 +13,11 @@ from nats.aio.client import RawCredentials
 
 from torchloom_core.cli.doctor.finding import Check, Finding, Host, Level
 from torchloom_core.floor.clock import SECOND_NS
-from torchloom_core.floor.errors import MessageError
+from torchloom_core.floor.errors import TorchloomError
 from torchloom_core.floor.nats_client import NatsClient
 from torchloom_core.floor.plain_text import plain_line
 from torchloom_core.floor.server_urls import parse_servers
+from torchloom_core.floor.tls import SECURE, TlsFiles, client_context, fault_of
 from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import MAX_MESSAGE_BYTES, decode_json
 from torchloom_core.wire.messages import SCHEMA_VERSION, JoinFile, JoinReply
@@ -76,8 +76,8 @@ def weaver(host: Host) -> Iterable[Finding]:
         text = f"no Weaver of run {join.run} answers"
         yield Finding("weaver", level, text, "start it: torchloom weaver" * (level != "ok"))
         return
-    except (nats.errors.Error, OSError, ValueError, MessageError, TimeoutError) as error:
-        reason = plain_line(str(error)) or type(error).__name__
+    except (nats.errors.Error, OSError, ValueError, TorchloomError, TimeoutError) as error:
+        reason = fault_of(error) or plain_line(str(error)) or type(error).__name__
         used, change = "broker.creds", "correct broker.url or broker.creds"
         if host.join:
             used, change = "join.json", "copy it again: the Weaver may have written another"
@@ -91,11 +91,24 @@ def _way_to_weaver(host: Host) -> JoinFile | None:
     """Return ``join.json``, or on the host of a standby, which has none, the same by its config."""
     if host.join or host.config is None or not host.config.broker.url:
         return host.join
-    broker, creds = host.config.broker, ""
-    if broker.creds:
-        with suppress(OSError, UnicodeDecodeError):  # the check of the credentials names it
-            creds = Path(broker.creds).read_text(encoding="utf-8")
-    return JoinFile(url=broker.url, run=host.config.run.name, creds=creds, enrol=False)
+    broker = host.config.broker
+    return JoinFile(
+        url=broker.url,
+        run=host.config.run.name,
+        creds=_text(broker.creds),
+        enrol=False,
+        ca=_text(broker.ca),
+        certificate=broker.certificate,
+        key=broker.key,
+    )
+
+
+def _text(name: str) -> str:
+    """Return a file's text; empty if it cannot be read, which another check reports."""
+    try:
+        return Path(name).read_text(encoding="utf-8") if name else ""
+    except (OSError, UnicodeDecodeError):
+        return ""
 
 
 def _version(reply: JoinReply) -> Finding:
@@ -126,28 +139,36 @@ async def _ask(join: JoinFile) -> tuple[JoinReply, int, int]:
 
     Return the answer, and the times before and after, ns.
     """
-    client = NatsClient()
+    client, secure = NatsClient(), {}
+    if SECURE in join.url:
+        own = TlsFiles(join.certificate, join.key, place="join.json")
+        secure["tls"] = client_context(own, join.ca)
+    faults: list[Exception] = []
+
+    async def note(error: Exception) -> None:
+        faults.append(error)
+
     try:
         await client.connect(
             join.url,
+            **secure,
             user_credentials=RawCredentials(join.creds) if join.creds else None,
             inbox_prefix=subjects.join_inbox(join.run),
             name="torchloom doctor",
             allow_reconnect=False,
             max_reconnect_attempts=1,
             connect_timeout=_ANSWER_S,
-            error_cb=_quiet,
+            error_cb=note,
         )
         await client.request(subjects.join(join.run), b"", timeout=_ANSWER_S)  # the way is open
         before_ns = time.time_ns()
         answer = await client.request(subjects.join(join.run), b"", timeout=_ANSWER_S)
         return decode_json(JoinReply, answer.data, "join reply"), before_ns, time.time_ns()
+    except nats.errors.NoServersError as error:
+        # nats-py says why to its callback only.
+        raise next(filter(fault_of, faults), faults[-1] if faults else error) from None
     finally:
         await client.close()
-
-
-async def _quiet(_: Exception) -> None:
-    """Leave it to the call that fails."""
 
 
 CHECKS: tuple[Check, ...] = (nats_servers, weaver)
