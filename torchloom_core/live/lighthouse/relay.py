@@ -15,48 +15,16 @@ from contextlib import AsyncExitStack, suppress
 
 from torchloom_core.floor.errors import ConfigError, LighthouseError
 from torchloom_core.floor.plain_text import RateLimitedLog
+from torchloom_core.floor.serving_since import Address, since_ns
 from torchloom_core.floor.tls import NO_TLS, Renewal, TlsFiles, client_context, fault_of
 from torchloom_core.floor.web_server import url_of
 from torchloom_core.live.lighthouse.front import copy_both_ways, listeners
 
 _log = logging.getLogger(__name__)
 
-SINCE = "torchloom-since"
-"""Header of ``/health``: when this lighthouse began to serve, ns since the Unix epoch."""
-
 _LOOK_S = 1.5
-_ANSWER_S = 1.5
 _MISSED = 2
-_LONGEST_ANSWER = 4096
 _REST_S = 0.2
-
-Address = tuple[str, int]
-
-
-async def since_ns(place: Address, tls: ssl.SSLContext | None = None) -> int | None:
-    """Return when the lighthouse there began to serve, 0 if it does not say; None: no answer.
-
-    Raises ssl.SSLError where TLS fails.
-    """
-    try:
-        async with asyncio.timeout(_ANSWER_S):
-            reader, writer = await asyncio.open_connection(*place, ssl=tls)
-            try:
-                writer.write(
-                    b"GET /health HTTP/1.1\r\nhost: lighthouse\r\nconnection: close\r\n\r\n"
-                )
-                head = (await reader.read(_LONGEST_ANSWER)).decode("latin-1").lower()
-            finally:
-                writer.close()
-        status, *lines = head.split("\r\n")
-        if " 200 " in f"{status} ":
-            headers = dict(line.split(": ", 1) for line in lines if ": " in line)
-            return int(headers.get(SINCE, "0"))
-    except ssl.SSLError:
-        raise
-    except (OSError, TimeoutError, ValueError):
-        pass
-    return None
 
 
 class Choice:

@@ -19,7 +19,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from torchloom_core.live.lighthouse.relay import SINCE
+from torchloom_core.floor.serving_since import SINCE
 from torchloom_core.live.lighthouse.service import Service
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"

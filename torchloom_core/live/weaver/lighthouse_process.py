@@ -22,7 +22,7 @@ from typing import Annotated
 import msgspec
 
 from torchloom_core.config.services import Lighthouse
-from torchloom_core.floor.errors import LighthouseError, StateError
+from torchloom_core.floor.errors import BrokerError, LighthouseError, StateError
 from torchloom_core.floor.files import private_folder, write_private
 from torchloom_core.floor.server_urls import LOGIN, login_of, shown
 from torchloom_core.floor.tls import NO_TLS, TlsFiles
@@ -34,6 +34,7 @@ from torchloom_core.live.transport.detached_process import (
     read_record,
     start_detached,
 )
+from torchloom_core.live.transport.lighthouse_place import LighthousePlace
 from torchloom_core.live.transport.ports import is_free, lasting_port
 
 _log = logging.getLogger(__name__)
@@ -46,6 +47,7 @@ _ASK_S = 0.1
 _GOES_ON = "keeps running for the groups that train: kill"
 _WATCH_S = 0.1
 _RETRY_S = 1.0
+_RETIRE_S = 5.0
 
 
 class _Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,10 +70,16 @@ class LighthouseProcess:
         self._record: _Record | None = None
         self._broker_tls = NO_TLS
         self._start: Callable[[], Awaitable[None]] | None = None
+        self._place: LighthousePlace | None = None
+        self._elsewhere = ""
 
     @property
     def url(self) -> str:
         """Where Managers connect, or with a certificate their relays."""
+        return self._elsewhere or self._own_url
+
+    @property
+    def _own_url(self) -> str:
         host = self._settings.host
         if host in ("0.0.0.0", "::"):
             host = socket.gethostname()
@@ -84,15 +92,50 @@ class LighthouseProcess:
         url: str,
         creds: Path | None,
         expected: Callable[[], Iterable[str]],
+        place: LighthousePlace,
         tls: TlsFiles = NO_TLS,
     ) -> None:
-        """Adopt the lighthouse of this state folder, or start one that waits for ``expected``."""
+        """Adopt the run's lighthouse, or start one that waits for ``expected``.
+
+        One on another host is adopted, too, until it answers no more.
+        """
         self._broker_tls = tls
         if find_spec("grpc") is None:
             raise LighthouseError('lighthouse: pip install "torchloom[lighthouse]"')
         private_folder(self._folder)
         self._start = partial(self._adopt_or_launch, url, creds, expected)
+        self._place = place
+        self._elsewhere = await place.elsewhere(self._folder)
+        if not self._elsewhere:
+            await self._start()
+            await place.declare(self._own_url, self._folder)
+
+    async def retire(self, place: LighthousePlace) -> None:
+        """End the lighthouse of this state folder once another one is the run's; a standby does."""
+        while True:
+            await asyncio.sleep(_RETIRE_S)
+            try:
+                last = read_record(self._record_path, _Record)
+                if last and is_running(last.pid, str(self._state)):
+                    self._record = last
+                    if await place.elsewhere(self._folder):
+                        _log.warning("another lighthouse serves the run: ending pid %d", last.pid)
+                        await asyncio.to_thread(end, last.pid, str(self._state), _STOP_S)
+            except (BrokerError, StateError, OSError) as error:
+                _log.warning("the lighthouse of this host: %s", error)
+
+    async def _replace(self, place: LighthousePlace) -> None:
+        """Start a lighthouse here in place of one on another host, without an old state."""
+        last = read_record(self._record_path, _Record)
+        if last is not None:
+            await asyncio.to_thread(end, last.pid, str(self._state), _STOP_S)
+        for path in (self._state, self._state.with_name(f"{self._state.name}.last")):
+            path.unlink(missing_ok=True)
+        assert self._start is not None
         await self._start()
+        await place.declare(self._own_url, self._folder)
+        _log.warning("the lighthouse at %s is gone: started %s", self._elsewhere, self._own_url)
+        self._elsewhere = ""
 
     async def _adopt_or_launch(
         self, url: str, creds: Path | None, expected: Callable[[], Iterable[str]]
@@ -134,6 +177,14 @@ class LighthouseProcess:
         while True:
             await asyncio.sleep(_WATCH_S)
             record = self._record
+            if self._place is not None and self._elsewhere:
+                try:
+                    if await self._place.is_gone(self._elsewhere):
+                        await self._replace(self._place)
+                except (BrokerError, LighthouseError, StateError, OSError) as error:
+                    _log.warning("the lighthouse at %s is gone: %s", self._elsewhere, error)
+                    await asyncio.sleep(_RETRY_S)
+                continue
             if not record or not self._start or is_running(record.pid, str(self._state)):
                 continue
             try:

@@ -32,6 +32,7 @@ from torchloom_core.live.trajectory.layout import newest_epoch, run_folder
 from torchloom_core.live.trajectory.writer import TrajectoryWriter, repair_earlier_epochs
 from torchloom_core.live.transport import NatsBus
 from torchloom_core.live.transport.broker import EmbeddedBroker
+from torchloom_core.live.transport.lighthouse_place import LighthousePlace
 from torchloom_core.live.weaver.access_service import AccessService
 from torchloom_core.live.weaver.access_sharing import share_access
 from torchloom_core.live.weaver.daemon import Weaver
@@ -126,7 +127,7 @@ class _Process:
                                 later = asyncio.create_task(self._lock.take(math.inf))
                                 stack.callback(later.cancel)
                             gc.freeze()  # what is there now stays; collecting it takes 50 ms
-                            await first_done(weaver.run(stop), weaver.lease.lost())
+                            await weaver.run(stop)
                 except OutrankedError as error:
                     self._rises.note(error)
                     plugins = renew() if renew else plugins
@@ -183,9 +184,12 @@ class _Process:
             if broker is not None and broker.servers:
                 sharing = asyncio.create_task(share_access(bus.state, broker))
                 stack.callback(sharing.cancel)
+            place = LighthousePlace(bus.state, self._config.lighthouse)
             if self._standby:
                 root = run_folder(self._state_dir, self._run)
-                await stand_by(bus, self._run, self._lock, root, self._config.trajectory)
+                waiting = stand_by(bus, self._run, self._lock, root, self._config.trajectory)
+                own = [self._lighthouse.retire(place)] if self._lighthouse else []
+                await first_done(waiting, *own)
             else:
                 await take_run(bus, self._run, self._lock, take_over=self._take_over)
                 await bus.lease.seize()
@@ -207,7 +211,8 @@ class _Process:
         await stack.enter_async_context(self._notify(weaver))
         where = ""
         if self._lighthouse is not None:
-            await self._lighthouse.start(url, light_creds, weaver.training_replicas, tls)
+            expected = weaver.training_replicas
+            await self._lighthouse.start(url, light_creds, expected, place, tls)
             stack.callback(asyncio.create_task(self._lighthouse.supervise()).cancel)
             where = self._lighthouse.url
         access.write_join_file()
