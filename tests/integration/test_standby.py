@@ -92,4 +92,4 @@ def test_standbys_replace_a_killed_and_a_frozen_leader_with_its_commands_and_its
 def test_a_standby_needs_a_server_that_outlives_the_leader(start_run):
     refused = start_run("").torchloom("weaver", "--standby")
     assert refused.returncode == 2
-    assert "--standby: need broker.url" in refused.stderr
+    assert "--standby: need broker.url or broker.peers" in refused.stderr

@@ -45,8 +45,8 @@ def weaver(
     settings = load(config)
     if standby and take_over:
         raise ConfigError("--standby: need it without --take-over, which takes the run at once")
-    if standby and not settings.broker.url:
-        raise ConfigError("--standby: need broker.url, the server on which the leader runs")
+    if standby and not (settings.broker.url or settings.broker.peers):
+        raise ConfigError("--standby: need broker.url or broker.peers, which outlive a host")
     log_on_stderr()
     source = config or DEFAULT_PATH
     text = source.read_text(encoding="utf-8") if source.exists() else ""

@@ -1,8 +1,10 @@
-"""Run coroutines side by side until one of them has ended."""
+"""Run coroutines side by side until one of them has ended, and end tasks for sure."""
 
 import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
+
+_PATIENCE_S = 0.5
 
 _T = TypeVar("_T")
 
@@ -20,6 +22,17 @@ async def first_done(*running: Coroutine[Any, Any, _T]) -> _T:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         return next(task.result() for task in tasks if task.done())
     finally:
-        for task in tasks:
+        await end_all(*tasks)
+
+
+async def end_all(*tasks: asyncio.Future[Any]) -> None:
+    """Cancel tasks until all have ended, whatever they raise.
+
+    A task may swallow one cancellation: ``asyncio.wait_for`` of Python 3.11 does if what it waits
+    for is done in the same moment, and nats-py uses it everywhere.
+    """
+    while running := [task for task in tasks if not task.done()]:
+        for task in running:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.wait(running, timeout=_PATIENCE_S)
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -11,6 +11,7 @@ from contextlib import suppress
 import nats.errors
 from nats.aio.msg import Msg
 
+from torchloom_core.floor.first_done import end_all
 from torchloom_core.live.transport.lease import Lease
 
 _DURABLE_S = 2.0
@@ -41,8 +42,7 @@ class Acknowledgements:
 
     async def close(self) -> None:
         """Acknowledge no more."""
-        self._running.cancel()
-        await asyncio.gather(self._running, return_exceptions=True)
+        await end_all(self._running)
 
     async def _run(self) -> None:
         """Acknowledge; nothing while this Weaver is not sure of its lease."""

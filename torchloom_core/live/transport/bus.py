@@ -21,6 +21,7 @@ from nats.micro.service import Service
 
 from torchloom_core.floor.clock import Clock, SystemClock
 from torchloom_core.floor.errors import BrokerError
+from torchloom_core.floor.first_done import end_all
 from torchloom_core.floor.quota import Quota
 from torchloom_core.floor.server_urls import shown
 from torchloom_core.floor.tls import NO_TLS, TlsFiles
@@ -73,8 +74,7 @@ class NatsBus:
         lease: Lease,
         servers: int = 0,
     ) -> None:
-        self._link = link
-        self._another = another
+        self._link, self._another = link, another
         self._run = run
         self._clock = clock
         self.lease = lease
@@ -120,10 +120,10 @@ class NatsBus:
             inbox_prefix=_inbox(run),
             patience_s=patience_s,
         )
-        link, lease_link = await another(), await another()
-        lease = Lease(BucketKey(lease_link, run), run, lease_s)
+        link, own = await another(), await another()
+        lease = Lease(BucketKey(own, run), run, lease_s)
         bus = cls(link, another, run, clock or SystemClock(), lease, servers)
-        bus._service_links.append(lease_link)
+        bus._service_links.append(own)
         try:
             await bus._streams.check(shown(url))
             await bus._streams.make()
@@ -229,10 +229,8 @@ class NatsBus:
                 chosen = {verb: handlers[verb] for verb in handlers if verb in verbs}
                 # A connection each, so that a flood of requests cannot block the kill switch.
                 service_link = await self._service_link(operator.gate(self._clock.now_ns))
-                service = await operator.serve(
-                    service_link.client, self._run, chosen, self._turns, self.state.epoch
-                )
-                self._services.append(service)
+                own = chosen, self._turns, self.state.epoch, self.lease
+                self._services.append(await operator.serve(service_link.client, self._run, *own))
                 await service_link.settle()
 
     async def serve_join(
@@ -267,9 +265,7 @@ class NatsBus:
                     await self._outbox.join()
                     await self._acks.finish()
         await self._acks.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end_all(*self._tasks)
         for link in (*self._service_links, self._link):
             await link.close()
 

@@ -25,6 +25,7 @@ import nats.js.errors
 from nats.js.kv import KeyValue
 
 from torchloom_core.floor.errors import SupersededError
+from torchloom_core.floor.first_done import end_all
 from torchloom_core.live.transport.connection import Connection
 from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import UNREADABLE
@@ -205,8 +206,7 @@ class Lease:
         if self._keeping is None:
             return
         is_ours = self.is_held
-        self._keeping.cancel()
-        await asyncio.gather(self._keeping, return_exceptions=True)
+        await end_all(self._keeping)
         self._sure_until_s = -math.inf
         if is_ours:
             empty = msgspec.json.encode(Entry(holder="", lease_s=self._lease_s))

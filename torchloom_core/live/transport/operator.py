@@ -12,12 +12,13 @@ from nats.aio.msg import Msg
 from nats.micro.request import Request
 from nats.micro.service import Service, ServiceConfig
 
-from torchloom_core.floor.errors import MessageError, RequestError, TorchloomError
+from torchloom_core.floor.errors import MessageError, RequestError, SupersededError, TorchloomError
 from torchloom_core.floor.plain_text import RateLimitedLog
 from torchloom_core.floor.quota import Quota
 from torchloom_core.floor.server_urls import shown
 from torchloom_core.floor.tls import NO_TLS, TlsFiles
 from torchloom_core.live.transport.connection import Admits, Connection
+from torchloom_core.live.transport.lease import Lease
 from torchloom_core.live.transport.security.nats_jwt import ROLE_TAG, user_name, user_tag
 from torchloom_core.live.transport.turns import Turns
 from torchloom_core.wire import subjects
@@ -56,11 +57,17 @@ def gate(now_ns: Callable[[], int]) -> Admits:
 
 
 async def serve(
-    client: Client, run: str, handlers: Mapping[str, Handler], turns: Turns, epoch: int
+    client: Client,
+    run: str,
+    handlers: Mapping[str, Handler],
+    turns: Turns,
+    epoch: int,
+    lease: Lease,
 ) -> Service:
     """Answer each verb, even if its handler fails; ``nats micro ls`` shows the service.
 
     Requests are shared within the ``epoch`` alone: one that hangs takes none from its successor.
+    A Weaver that is not sure of its ``lease`` does not answer until it is.
     """
     config = ServiceConfig(
         name=SERVICE,
@@ -76,18 +83,23 @@ async def serve(
         await service.add_endpoint(
             name=subjects.token(verb),
             subject=subjects.control(run, verb=verb),
-            handler=_answering(verb, handler, turns),
+            handler=_answering(verb, handler, turns, lease),
         )
     return service
 
 
-def _answering(verb: str, handler: Handler, turns: Turns) -> Callable[[Request], Awaitable[None]]:
+def _answering(
+    verb: str, handler: Handler, turns: Turns, lease: Lease
+) -> Callable[[Request], Awaitable[None]]:
     async def answer(request: Request) -> None:
         await turns.give()
         person, _ = subjects.person_and_verb(request.subject)
         try:
+            await lease.sure()
             _check_name(verb, person)
             reply = await handler(request.data, person)
+        except SupersededError:
+            return  # its successor answers
         except TorchloomError as error:
             reply = _refusal(str(error))
         except Exception as error:  # noqa: BLE001  (every request gets an answer)

@@ -15,6 +15,7 @@ from typing import Any
 from torchloom_core.config.schema import Config
 from torchloom_core.floor.clock import SystemClock
 from torchloom_core.floor.errors import KernelFailure, SupersededError, TorchloomError
+from torchloom_core.floor.first_done import end_all
 from torchloom_core.floor.plain_text import RateLimitedLog
 from torchloom_core.live.kernel.kernel import Kernel
 from torchloom_core.live.kernel.plugins.host import ActivePlugins
@@ -117,7 +118,6 @@ class Weaver:
         self.operator_service = OperatorService(
             epoch, self.enter, self.status, knobs, self._outbox.settled
         )
-        self.lease = bus.lease
 
     # --- inputs ---
 
@@ -241,22 +241,21 @@ class Weaver:
         repeating = asyncio.create_task(self._repeat_pause())
         thinning = asyncio.create_task(self._retention.run())
         stopping = asyncio.create_task(stop.wait())
+        losing = asyncio.create_task(self._bus.lease.lost())
         try:
-            ends: set[asyncio.Future[Any]] = {sending, ticking, repeating, stopping, self._over}
+            ends: set[asyncio.Future[Any]]
+            ends = {sending, ticking, repeating, stopping, losing, self._over}
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            for end in (self._over, ticking, repeating, sending):
+            for end in (self._over, losing, ticking, repeating, sending):
                 if end.done():
                     end.result()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._effectors.drained(), _GOODBYE_S)
         finally:
             self._forecasts.cancel()
-            tasks = {sending, ticking, repeating, stopping, thinning}
-            for pending in tasks:
-                pending.cancel()
             self._kernel.run.pauses.end("the Weaver ended")
             self._publish_pause()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await end_all(sending, ticking, repeating, stopping, losing, thinning)
 
     async def _tick_forever(self) -> None:
         loop = asyncio.get_running_loop()

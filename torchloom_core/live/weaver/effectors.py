@@ -10,6 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from torchloom_core.floor.errors import PluginError
+from torchloom_core.floor.first_done import end_all
 from torchloom_core.floor.persistent_table import Changes
 from torchloom_core.floor.plain_text import plain_line
 from torchloom_core.interface.effector import ActiveEffector, Delivery
@@ -78,9 +79,7 @@ class Effectors:
         try:
             await self._workers.run()
         finally:
-            for task in delivering:
-                task.cancel()
-            await asyncio.gather(*delivering, return_exceptions=True)
+            await end_all(*delivering)
 
     async def drained(self) -> None:
         """Wait until everything posted so far was sent, or given up."""

@@ -12,6 +12,7 @@ import nats.errors
 
 from torchloom_core.config.trajectory import Trajectory
 from torchloom_core.floor.errors import BrokerError
+from torchloom_core.floor.first_done import end_all
 from torchloom_core.live.trajectory.columns import TelemetryStream
 from torchloom_core.live.transport import NatsBus
 from torchloom_core.live.transport.standbys import ANNOUNCE_EVERY_S
@@ -50,20 +51,15 @@ async def stand_by(
                 _log.debug("not announced: %s", error)
             await asyncio.sleep(ANNOUNCE_EVERY_S)
 
-    async def end(*tasks: asyncio.Task[None]) -> None:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
     runner = RetentionRunner(root, rules)
     beside = [asyncio.create_task(one) for one in (announce(), follower.run(), runner.run())]
     try:
         await bus.lease.wait(is_free)
         _log.warning("run %s: its leader is gone or has ended; taking over", run)
-        await end(*beside)
+        await end_all(*beside)
         await follower.catch_up(_CATCH_UP_S)
     finally:
-        await end(*beside)
+        await end_all(*beside)
         follower.close()
     await bus.reports.look_for_others()
     await bus.owner.declare(lock.owner)
