@@ -1,0 +1,88 @@
+"""Kill and freeze the leading Weaver of a live torchft run; count what is lost, doubled or late.
+
+    python experiments/failover/run.py --strikes 100 --seed 1
+    python experiments/failover/run.py --strikes 10 --hosts
+
+The exit status is 1 if anything was, or if a take-over took more than 3 s; 2 if the run did not
+start.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from experiments.chaos.live_play import PlayError, play_with_bar
+from experiments.chaos.processes import Place
+from experiments.failover.judge import judge
+from experiments.failover.play import Failover
+
+HERE = Path(__file__).parent
+
+
+def main() -> int:
+    """Play, judge, print and store."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--strikes", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--hosts", action="store_true", help="kill the leader with its lighthouse, behind a relay"
+    )
+    parser.add_argument("--out", type=Path, default=Path("build/failover"), help="logs, records")
+    parser.add_argument("--results", type=Path, default=HERE, help="where the result goes")
+    options = parser.parse_args()
+    if options.strikes < 1:
+        parser.error(f"--strikes: need at least 1, was {options.strikes}")
+    console = Console(width=None if sys.stdout.isatty() else 110)
+    os.environ["TORCHFT_QUORUM_RETRIES"] = "100"  # as torchLoom's lighthouse asks for
+    folder = (options.out / f"seed-{options.seed}").absolute()
+
+    def show(run: Failover) -> tuple[int, str]:
+        text = f"{run.doing}; {run.requested} requests; longest take-over {run.longest_s:.2f} s"
+        return run.done, text
+
+    try:
+        play_with_bar(
+            lambda: Failover(Place(folder), options.seed, options.strikes, hosts=options.hosts),
+            folder,
+            "person.err",
+            options.strikes,
+            show,
+            console,
+        )
+    except PlayError as error:
+        console.print(str(error), markup=False)
+        return 2
+    findings = judge(folder)
+    took, missing = sorted(findings.took_s), sorted(findings.missing_s) or [0.0]
+    results = {
+        "seed": options.seed,
+        "counts": dict(sorted(findings.counts.items())),
+        "take-over s: median, 95 %, longest": [
+            round(value, 2)
+            for value in (statistics.median(took), took[int(0.95 * (len(took) - 1))], took[-1])
+        ],
+        "missing at the copies s: median, longest": [
+            round(statistics.median(missing), 2),
+            round(missing[-1], 2),
+        ],
+        "longest time between two steps s": round(findings.stall_s, 2),
+        "faults": findings.faults,
+        "load": os.getloadavg()[0],
+        "cores": os.cpu_count(),
+    }
+    options.results.mkdir(parents=True, exist_ok=True)
+    (options.results / ("hosts.json" if options.hosts else "results.json")).write_text(
+        json.dumps(results, indent=2) + "\n"
+    )
+    console.print_json(data=results)
+    console.print(f"logs in {folder}", markup=False)
+    return int(bool(findings.faults))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
