@@ -9,7 +9,8 @@ import pytest
 from torchloom_core.config.schema import Config
 from torchloom_core.config.trajectory import Trajectory
 from torchloom_core.floor.clock import SECOND_NS
-from torchloom_core.floor.errors import StateError
+from torchloom_core.floor.errors import StateError, TraceError
+from torchloom_core.lab.trace.recorded.recorded import from_trajectory
 from torchloom_core.live.trajectory.layout import epoch_folder, part_paths
 from torchloom_core.live.trajectory.reader import read_epochs
 from torchloom_core.live.trajectory.retention import carry_out, planned, prune, size_of
@@ -157,3 +158,10 @@ def test_a_damaged_part_is_left_as_it_is(tmp_path, recorded, caplog):
     prune(tmp_path, RULES, now_ns=START_NS + 24 * HOUR_NS)
     assert first.exists()
     assert str(first) in caplog.text
+
+
+def test_a_trace_of_a_thinned_epoch_is_refused(tmp_path, recorded):
+    shutil.copytree(recorded, tmp_path / "run")
+    prune(tmp_path / "run", RULES, now_ns=START_NS + 24 * HOUR_NS)
+    with pytest.raises(TraceError, match="need the raw telemetry of an epoch: the raw telemetry"):
+        from_trajectory(tmp_path / "run", tmp_path / "out.tltrace")
