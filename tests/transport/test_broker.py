@@ -434,3 +434,15 @@ def test_a_process_that_does_not_terminate_is_killed():
         after = detached_process.is_running(child.pid, "argument")
         child.kill()
     assert (before, after) == (True, False)
+
+
+@pytest.mark.long
+async def test_a_client_that_is_slow_to_sign_in_is_not_cut_off(broker):
+    """Of thousands that connect at once, most are."""
+    host, port = broker.url.removeprefix("nats://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    assert (await reader.readline()).startswith(b"INFO")
+    with pytest.raises(TimeoutError):  # the server's default is 2 s
+        await asyncio.wait_for(reader.readline(), 3.0)
+    writer.close()
+    await writer.wait_closed()

@@ -22,15 +22,13 @@ from nats.micro.service import Service
 from torchloom_core.floor.clock import Clock, SystemClock
 from torchloom_core.floor.errors import BrokerError
 from torchloom_core.floor.first_done import end_all
-from torchloom_core.floor.quota import Quota
 from torchloom_core.floor.server_urls import shown
 from torchloom_core.floor.tls import NO_TLS, TlsFiles
-from torchloom_core.live.transport import operator
+from torchloom_core.live.transport import join_desk, operator
 from torchloom_core.live.transport.acknowledgement import Acknowledgements, Durable
 from torchloom_core.live.transport.connection import Admits, Connection
 from torchloom_core.live.transport.inbound import Inlet, Malformed, Receive
 from torchloom_core.live.transport.jetstream import JetStream
-from torchloom_core.live.transport.join_desk import Handler, JoinDesk
 from torchloom_core.live.transport.lease import LEASE_S, BucketKey, Lease
 from torchloom_core.live.transport.owner import Ownership
 from torchloom_core.live.transport.record_stream import RecordStream
@@ -55,9 +53,6 @@ _CLOSE_S = 5.0
 _EPOCH_LOOKS_S = (0.0, 0.05, 0.5)
 
 _KILL_SWITCH = frozenset({"actions.stop", "actions.resume"})
-
-_JOINS = {"per_s": 500.0, "bytes_per_s": 1e6, "rest_s": 40.0}
-"""A join request costs a signature; what is beyond this is dropped before it is read."""
 
 _Take = Callable[[Msg], Awaitable[None]]
 
@@ -234,14 +229,12 @@ class NatsBus:
                 await service_link.settle()
 
     async def serve_join(
-        self, handler: Handler, report: Callable[[Notice], None] = lambda _: None
+        self, handler: join_desk.Handler, report: Callable[[Notice], None] = lambda _: None
     ) -> None:
         """Answer workers' join requests, to an empty one with the time; ``report`` on a herd."""
-        quota, clock = Quota(**_JOINS), self._clock
-        service_link = await self._service_link(
-            lambda subject, size: quota.takes(subject, clock.now_ns(), size)
-        )
-        desk = JoinDesk(handler, clock.now_ns, self._reject, report)
+        now_ns = self._clock.now_ns
+        service_link = await self._service_link(join_desk.gate(now_ns))
+        desk = join_desk.JoinDesk(handler, now_ns, self._reject, report)
         self._tasks.append(asyncio.create_task(desk.run()))
         await self._subscribe(subjects.join(self._run), desk.take, service_link)
         await service_link.settle()

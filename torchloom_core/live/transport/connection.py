@@ -14,6 +14,7 @@ import nats.js.errors
 from torchloom_core.floor.errors import BrokerError, ConfigError, RefusedByBrokerError
 from torchloom_core.floor.first_done import first_done
 from torchloom_core.floor.nats_client import BulkClient, GuardedClient, NatsClient
+from torchloom_core.floor.plain_text import RateLimitedLog
 from torchloom_core.floor.server_urls import login_of, shown
 from torchloom_core.floor.tls import NO_TLS, SECURE, Renewal, TlsFiles, client_context, fault_of
 from torchloom_core.live.transport.broker.binary import check_version
@@ -46,6 +47,11 @@ _FINAL_ERRORS = (
 )
 """Errors for which a retry is useless."""
 
+_FULL = frozenset({10002, 10023, 10026, 10027, 10028, 10047, 10077, 10122})
+"""Error codes for a limit of the server or the account, or no space: waited for, however long."""
+
+_FULL_WAIT_S = 1.0
+
 
 class Connection:
     """A connected client; made by :meth:`open`."""
@@ -60,6 +66,9 @@ class Connection:
         self._closing = False
         self._last_error: Exception | None = None
         self._denied: asyncio.Event | None = None
+        self._limited_log = RateLimitedLog(_log)
+        self.full = ""
+        """What waits for space on the server; empty: nothing."""
         self._on_reconnect: list[Callable[[], Awaitable[None]]] = []
         self.client = client
 
@@ -111,8 +120,9 @@ class Connection:
         """Repeat ``call`` until it succeeds, also during a restart of the broker.
 
         ``what`` names it in errors. While disconnected nothing is passed to the client, so that its
-        buffer cannot fill up. BrokerError if it has not succeeded after ``RETRY_S``,
-        RefusedByBrokerError if no retry can succeed.
+        buffer cannot fill up. While the server has no space, this waits for it, however long that
+        takes. BrokerError if it has not succeeded after ``RETRY_S`` otherwise, RefusedByBrokerError
+        if no retry can succeed.
         """
         clock = asyncio.get_running_loop()
         deadline = clock.time() + RETRY_S
@@ -121,14 +131,24 @@ class Connection:
             try:
                 async with asyncio.timeout_at(deadline):
                     await self._connected.wait()
-                return await call()
-            except _FINAL_ERRORS as error:
-                line = f"{self._url}: {what}: {_one_line(error)}"
-                raise RefusedByBrokerError(line) from None
-            except (nats.errors.Error, TimeoutError) as error:
+                done = await call()
+            except (*_FINAL_ERRORS, nats.errors.Error, TimeoutError) as error:
+                if _is_full(error):
+                    self._note_full(what, error)
+                    deadline = clock.time() + RETRY_S + _FULL_WAIT_S
+                    await asyncio.sleep(_FULL_WAIT_S)
+                    continue
+                if isinstance(error, _FINAL_ERRORS):
+                    line = f"{self._url}: {what}: {_one_line(error)}"
+                    raise RefusedByBrokerError(line) from None
                 if isinstance(error, nats.errors.Error) or self.is_connected:
                     reason = error
                 await asyncio.sleep(_RETRY_WAIT_S)
+            else:
+                if self.full == what:
+                    _log.warning("%s: %s: there is space again", self._url, what)
+                    self.full = ""
+                return done
         raise BrokerError(
             f"{self._url}: {what}: need an answer within {RETRY_S:g} s, was {_one_line(reason)}"
         )
@@ -222,6 +242,11 @@ class Connection:
         why = fault_of(error, self._tls.ca) or _one_line(error)
         return f"{self._url}: no NATS server can be reached: {why}"
 
+    def _note_full(self, what: str, error: Exception) -> None:
+        self.full = what
+        text = f"{self._url}: {what}: waits until the server has space: {_one_line(error)}"
+        self._limited_log.add("full", text)
+
     async def _note_error(self, error: Exception) -> None:
         self._last_error = error
         if self._denied is not None and _DENIAL in str(error).lower():
@@ -268,6 +293,10 @@ def _check_creds(path: Path) -> None:
         raise BrokerError(f"{path}: credentials cannot be read: {reason}") from None
     if not text or not re.search(CREDS, text):
         raise BrokerError(f"{path}: need a NATS credentials file, with a user JWT and its seed")
+
+
+def _is_full(error: Exception) -> bool:
+    return isinstance(error, nats.js.errors.APIError) and error.err_code in _FULL
 
 
 def _one_line(error: Exception) -> str:

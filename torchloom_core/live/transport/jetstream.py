@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import nats.errors
 import nats.js.errors
+from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 from nats.js.api import (
     PubAck,
@@ -55,6 +56,21 @@ class Message(NamedTuple):
     headers: dict[str, str] | None = None
 
 
+class _Context(JetStreamContext):  # type: ignore[misc]  # nats-py has no types
+    """A context whose ``publish_async`` fails if the server refuses the message.
+
+    nats-py passes the server's error to the client's callback, and its future is never done.
+    """
+
+    async def _handle_async_reply(self, msg: Msg) -> None:
+        try:
+            await super()._handle_async_reply(msg)
+        except nats.js.errors.APIError as error:
+            answer = self._publish_async_futures.get(msg.subject.rpartition(".")[2])
+            if answer is not None and not answer.done():
+                answer.set_exception(error)
+
+
 class JetStream:
     """The streams of one run, each stored by ``copies`` servers.
 
@@ -64,7 +80,7 @@ class JetStream:
     def __init__(self, link: Connection, run: str, servers: int = 0) -> None:
         self._link = link
         self._run = run
-        self.context: JetStreamContext = link.client.jetstream(timeout=REQUEST_TIMEOUT_S)
+        self.context: JetStreamContext = _Context(link.client, timeout=REQUEST_TIMEOUT_S)
         self._awaits = bool(servers)
         servers = servers or len(link.client._server_info.get("connect_urls") or ())
         self.copies = _COPIES if servers >= _COPIES else 1

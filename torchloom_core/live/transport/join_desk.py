@@ -17,6 +17,8 @@ from nats.aio.msg import Msg
 
 from torchloom_core.floor.errors import MessageError
 from torchloom_core.floor.plain_text import plain_line
+from torchloom_core.floor.quota import Quota
+from torchloom_core.live.transport.connection import Admits
 from torchloom_core.live.transport.turns import Turns
 from torchloom_core.wire.codec import decode_json, encode
 from torchloom_core.wire.decisions import Notice
@@ -36,10 +38,17 @@ _OVER_S = 5.0
 """A herd is over once nobody was turned away for so long."""
 
 _PATIENCE_S = 2.0
+_ADMITTED = {"per_s": 500.0, "bytes_per_s": 1e6, "rest_s": 40.0}
 
 _log = logging.getLogger(__name__)
 
 Handler = Callable[[JoinRequest], Awaitable[JoinReply]]
+
+
+def gate(now_ns: Callable[[], int]) -> Admits:
+    """Return what drops requests before they are read, beyond a rate that floods alone reach."""
+    quota = Quota(**_ADMITTED)
+    return lambda subject, size: quota.takes(subject, now_ns(), size)
 
 
 class _Waiting(NamedTuple):

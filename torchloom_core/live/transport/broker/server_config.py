@@ -80,6 +80,8 @@ class ServerConfig:
             'http: "127.0.0.1:-1"\n'
             f"ports_file_dir: {json.dumps(str(self._folder))}\n"
             f"max_payload: {MAX_MESSAGE_BYTES}\n"
+            # With the default of 2 s, a herd that connects at once is cut off and comes again.
+            "authorization { timeout: 20 }\n"
             f"log_file: {json.dumps(str(self.log))}\n"
             "logfile_size_limit: 16MB\n"
             "logfile_max_num: 2\n"
