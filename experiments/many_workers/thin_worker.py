@@ -323,5 +323,5 @@ async def _beat(workers: Sequence[ThinWorker], counters: Counters) -> None:
         if counters.beats:
             for worker in workers[turn % _SLICES :: _SLICES]:
                 worker.beat()
-        due += 1 / _SLICES
+        due = max(due + 1 / _SLICES, time.monotonic() - 1.0)  # no bursts of what is long missed
         await asyncio.sleep(max(0.0, due - time.monotonic()))
