@@ -11,8 +11,8 @@ from pathlib import Path
 from torchloom_core.cli.doctor.finding import Check, Finding, Host, Level
 
 _LEAST_BYTES = 1 << 30
-_WORKER_BYTES_S = 500
-"""Trajectory of a worker with 30 metrics at 1 Hz, at most; see experiments/many_workers."""
+_WORKER_BYTES_S = 200
+"""Sealed trajectory of a worker with 30 metrics at 1 Hz, at most; see experiments/bench."""
 _DAY_S = 86_400
 _SYNCS = 20
 _BLOCK = bytes(4096)
@@ -31,7 +31,7 @@ def room(host: Host) -> Iterable[Finding]:
     free = shutil.disk_usage(folder).free
     day = host.workers * _WORKER_BYTES_S * _DAY_S
     text = f"{folder}: {free / 1e9:.1f} GB are free"
-    change = "set weaver.state_dir to a larger disk, or retain less (docs/trajectory.md)"
+    change = "set weaver.state_dir to a larger disk, or a budget (docs/operate/retention.md)"
     if free < _LEAST_BYTES:
         need = f"need {_LEAST_BYTES / 1e9:.1f} GB, was {free / 1e9:.1f}"
         yield Finding("state folder", "problem", f"{folder}: {need}", change)
