@@ -92,8 +92,8 @@ class JetStream:
             try:
                 await self.context.account_info()
             except nats.js.errors.ServiceUnavailableError as error:
-                if error.err_code == _NO_LEADER:
-                    raise  # tried again: a cluster elects a leader
+                if self._awaits or error.err_code == _NO_LEADER:
+                    raise  # tried again: a cluster elects a leader, or begins to serve
                 raise BrokerError(f"{url}: need a server with JetStream on: {error}") from None
             except nats.js.errors.Error as error:
                 raise BrokerError(f"{url}: need a server with JetStream on: {error}") from None
