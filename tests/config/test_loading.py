@@ -260,6 +260,10 @@ def test_a_pipe_is_no_config(tmp_path):
             "url: with ca or certificate need tls://host:port, was nats://n:1",
         ),
         (
+            "[broker]\naccounts = 'a'",
+            "accounts: need url beside it, and neither creds nor worker_creds",
+        ),
+        (
             "[broker]\nport = 1\npeers = ['a:1', 'b:1']",
             "peers: need 3 or more hosts, as fewer survive no loss, was 2",
         ),

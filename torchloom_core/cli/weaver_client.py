@@ -55,6 +55,8 @@ def find_weaver(connection: Connection) -> Address:
     config = connection.load()
     url = config.broker.url
     creds = connection.creds or (Path(config.broker.creds) if config.broker.creds else None)
+    if config.broker.accounts and not creds:
+        creds = Path(config.weaver.state_dir) / "broker" / "keys" / "operator.creds"
     if url:
         return Address(url, config.run.name, creds, config.broker.tls)
     return _embedded(config, creds)

@@ -34,6 +34,7 @@ class Broker(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     url: str = ""
     creds: str = ""
     worker_creds: str = ""
+    accounts: str = ""
     host: Host = "127.0.0.1"
     port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0
     peers: tuple[_Peer, ...] = ()
@@ -48,6 +49,8 @@ class Broker(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             raise ValueError(f"url: with ca or certificate need {SECURE}host:port, was {self.url}")
         if self.ca and not (self.url or self.certificate):
             raise ValueError("need certificate and key beside ca, or url, was ca alone")
+        if self.accounts and (not self.url or self.creds or self.worker_creds):
+            raise ValueError("accounts: need url beside it, and neither creds nor worker_creds")
         if self.peers:
             self._check_peers()
 

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 
 from torchloom_core.config.services import Join
 from torchloom_core.floor.errors import MessageError, StateError
-from torchloom_core.live.transport.broker import EmbeddedBroker
+from torchloom_core.live.transport.broker import EmbeddedBroker, OwnServer
 from torchloom_core.live.transport.security.enrolment import Enrolment, Grants
 from torchloom_core.wire.access import Access, Revoke
 
@@ -26,7 +26,7 @@ class AccessService:
     def __init__(
         self,
         run: str,
-        broker: EmbeddedBroker | None,
+        broker: EmbeddedBroker | OwnServer | None,
         settings: Join,
         write_join_file: Callable[[int], None],
     ) -> None:
@@ -96,7 +96,7 @@ class AccessService:
                 _log.warning("join.json has credentials that expire: %s", error)
 
     @property
-    def _embedded(self) -> EmbeddedBroker:
+    def _embedded(self) -> EmbeddedBroker | OwnServer:
         if self._broker is None:
             raise MessageError(_OWN_SERVER)
         return self._broker

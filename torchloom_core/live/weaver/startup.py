@@ -31,7 +31,7 @@ from torchloom_core.live.kernel.plugins.host import ActivePlugins
 from torchloom_core.live.trajectory.layout import newest_epoch, run_folder
 from torchloom_core.live.trajectory.writer import TrajectoryWriter, repair_earlier_epochs
 from torchloom_core.live.transport import NatsBus
-from torchloom_core.live.transport.broker import EmbeddedBroker
+from torchloom_core.live.transport.broker import EmbeddedBroker, OwnServer
 from torchloom_core.live.transport.lighthouse_place import LighthousePlace
 from torchloom_core.live.weaver.access_service import AccessService
 from torchloom_core.live.weaver.access_sharing import share_access
@@ -102,6 +102,7 @@ class _Process:
         self._broker = (
             None if settings.url else EmbeddedBroker(self._state_dir, self._run, settings)
         )
+        self._own = OwnServer(self._state_dir, self._run, settings) if settings.accounts else None
         self._lighthouse = (
             LighthouseProcess(self._state_dir, self._run, config.lighthouse)
             if config.lighthouse
@@ -168,6 +169,9 @@ class _Process:
             )
             creds, patience_s = broker.credentials.weaver_creds, _PATIENCE_S
             light_creds, tls = broker.credentials.lighthouse_creds, broker.tls
+        if self._own is not None:
+            creds = self._own.credentials.weaver_creds
+            light_creds = self._own.credentials.lighthouse_creds
         try:
             bus = await NatsBus.connect(
                 url,
@@ -195,8 +199,9 @@ class _Process:
                 await bus.lease.seize()
             stack.push_async_callback(bus.owner.give_back)
             await bus.standbys.listen()
-            write = partial(write_join_file, self._state_dir, self._config, url, broker)
-            access = AccessService(self._run, broker, self._config.join, write)
+            server = broker or self._own
+            write = partial(write_join_file, self._state_dir, self._config, url, server)
+            access = AccessService(self._run, server, self._config.join, write)
             while (weaver := await self._take_state(plugins, bus, clock, stack, access)) is None:
                 pass
             await weaver.admit_workers(access.enrolment)
@@ -295,7 +300,11 @@ async def _repair(trajectory: TrajectoryWriter, root: Path) -> None:
 
 
 def write_join_file(
-    state_dir: Path, config: Config, url: str, broker: EmbeddedBroker | None, expires_s: int
+    state_dir: Path,
+    config: Config,
+    url: str,
+    broker: EmbeddedBroker | OwnServer | None,
+    expires_s: int,
 ) -> None:
     """Write the file by which trainers find a Weaver, readable by its owner; or StateError.
 
@@ -311,7 +320,7 @@ def write_join_file(
             text = Path(creds).read_text(encoding="utf-8") if creds else ""
         state_dir.mkdir(parents=True, exist_ok=True)
         ca = Path(settings.ca).read_text(encoding="ascii") if settings.ca else ""
-        own = (settings.certificate, settings.key) if broker is None else ("", "")
+        own = (settings.certificate, settings.key) if settings.url else ("", "")
         join = JoinFile(
             url=url,
             run=config.run.name,
