@@ -22,6 +22,7 @@ from torchloom_core.config.schema import Config
 from torchloom_core.floor.errors import StateError
 from torchloom_core.live.trajectory.layout import part_paths, run_folder
 from torchloom_core.live.trajectory.reader import read_epochs
+from torchloom_core.live.trajectory.sealing import Sealer
 from torchloom_core.live.trajectory.writer import BUFFER_BYTES, TrajectoryWriter
 from torchloom_core.wire.actions import Action
 from torchloom_core.wire.capabilities import action_type, installed
@@ -67,6 +68,9 @@ def values_of(kind: Any) -> st.SearchStrategy[Any]:
     if origin is Annotated and get_origin(args[0]) is dict:
         least = max(meta.min_length or 0 for meta in args[1:])
         return st.dictionaries(*map(values_of, get_args(args[0])), min_size=least, max_size=2)
+    if origin is Annotated and get_args(args[0])[-1:] == (Ellipsis,):
+        least = max(meta.min_length or 0 for meta in args[1:])
+        return st.lists(values_of(get_args(args[0])[0]), min_size=least, max_size=2).map(tuple)
     if origin is Annotated:
         return limited(args[0], args[1])
     if origin is Literal:
@@ -219,7 +223,10 @@ def test_large_files_go_on_in_a_new_part_that_reads_alone(tmp_path: Path) -> Non
     assert [recorded.seq for recorded in epoch_record.inputs()] == list(range(1, 61))
 
 
-def test_without_a_flush_the_buffer_stays_small(tmp_path: Path) -> None:
+def test_without_a_flush_the_buffer_stays_small(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Sealer, "add", lambda sealer, part: None)
     writer = TrajectoryWriter(tmp_path, "demo", 1, Config(), {}, 5)
     large = msgspec.structs.replace(
         a_batch(1, metrics=("m",)), ts_ns=bytes(1 << 20), values=bytes(1 << 20)
