@@ -7,10 +7,12 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
+
 from experiments.chaos import commands, record
 from experiments.chaos.moments import Span
 from torchloom_core.live.trajectory.layout import epochs
-from torchloom_core.live.trajectory.reader import EpochRecord
+from torchloom_core.live.trajectory.reader import EpochRecord, read_epochs
 
 LIMIT_S = 3.0
 WAIT_S = 4.0
@@ -51,12 +53,14 @@ def judge(folder: Path) -> Findings:
             findings.blame("weaver ended", [f"{row['name']}: {row['status']}: {row['last']}"])
         elif row["event"] == "settled" and not row["at_rest"]:
             findings.blame("not settled", ["commands were open at the end"])
-    root = _gathered(folder, findings)
+    root = _gathered(folder, findings, at["ending"])
     recorded = commands.read(root)
     requests = record.rows(folder / record.REQUESTS)
     always = [Span(at["begun"], at["ending"])]  # a Weaver is away at any time: none is "stuck"
     for kind, lines in commands.faults(recorded, requests, always).items():
-        findings.blame(kind, lines)
+        # A repeated request may find that the first one was ended before anything was sent.
+        findings.blame(kind, [line for line in lines if not line.startswith("request ")])
+    findings.blame("doubled", _carried_out_twice(root))
     starts = [row for row in timeline if row["event"] == "start" and row["what"] == "trainer"]
     journals = [(row, record.rows(folder / f"{row['name']}.journal"), False) for row in starts]
     for kind, lines in commands.operation_faults(recorded, journals).items():
@@ -95,12 +99,13 @@ def _look_at_steps(
     findings.blame("trainers died", [f"{row['name']}: {row['last']}" for row in ended])
 
 
-def _gathered(folder: Path, findings: Findings) -> Path:
+def _gathered(folder: Path, findings: Findings, ending: float) -> Path:
     """Gather each epoch's record as others copied it, and measure how far behind it they were.
 
     What a leader wrote last and could not copy has had no effect: it was neither stored nor sent.
     """
     root = folder / "gathered"
+    shutil.rmtree(root, ignore_errors=True)
     next_s = math.inf
     hosts = [host / "state" / "trajectory" / RUN for host in sorted(folder.glob("host-*"))]
     for epoch in sorted({epoch for host in hosts for epoch in epochs(host)}, reverse=True):
@@ -110,15 +115,36 @@ def _gathered(folder: Path, findings: Findings) -> Path:
             continue
         last_s = {one: _last_s(one) for one in found}
         own, *copies = sorted(found, key=lambda one: (-last_s[one], -_size(one)))
-        over_s = min(last_s[own], next_s)  # a frozen one writes some more once it goes on
-        findings.missing_s += [max(0.0, over_s - last_s[one]) for one in copies]
+        # A frozen one writes some more once it goes on; and the end of the run ends the copies.
+        if last_s[own] <= min(next_s, ending):
+            findings.missing_s += [max(0.0, last_s[own] - last_s[one]) for one in copies]
         next_s = EpochRecord(own).meta.started_ns / 1e9
         shutil.copytree((copies or [own])[0], root / name)
     return root
 
 
+def _carried_out_twice(root: Path) -> list[str]:
+    """Return each request of which more than one proposal was carried out."""
+    proposals: dict[str, list[str]] = {}
+    done: set[str] = set()
+    for epoch in read_epochs(root):
+        sent_as = ""
+        for line in epoch.lines():
+            if line.n == 0:
+                body = msgspec.json.decode(line.body) if line.kind == "request" else {}
+                sent_as = body.get("sent_as", "")
+            elif line.kind == "proposed" and sent_as:
+                proposals.setdefault(sent_as, []).append(line.id)
+            elif line.kind == "outcome":
+                body = msgspec.json.decode(line.body)
+                if body["result"] == "done":
+                    done.add(body["verdict"])
+    twice = {sent_as: done.intersection(ids) for sent_as, ids in proposals.items()}
+    return [f"{sent_as}: {sorted(ids)}" for sent_as, ids in twice.items() if len(ids) > 1]
+
+
 def _last_s(folder: Path) -> float:
-    last = 0.0
+    last = EpochRecord(folder).meta.started_ns / 1e9
     for line in EpochRecord(folder).lines():
         last = line.ts_ns / 1e9
     return last

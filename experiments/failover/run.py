@@ -32,6 +32,7 @@ def main() -> int:
     parser.add_argument(
         "--hosts", action="store_true", help="kill the leader with its lighthouse, behind a relay"
     )
+    parser.add_argument("--again", action="store_true", help="judge the stored logs, play nothing")
     parser.add_argument("--out", type=Path, default=Path("build/failover"), help="logs, records")
     parser.add_argument("--results", type=Path, default=HERE, help="where the result goes")
     options = parser.parse_args()
@@ -41,22 +42,8 @@ def main() -> int:
     os.environ["TORCHFT_QUORUM_RETRIES"] = "100"  # as torchLoom's lighthouse asks for
     folder = (options.out / f"seed-{options.seed}").absolute()
 
-    def show(run: Failover) -> tuple[int, str]:
-        text = f"{run.doing}; {run.requested} requests; longest take-over {run.longest_s:.2f} s"
-        return run.done, text
-
-    try:
-        play_with_bar(
-            lambda: Failover(Place(folder), options.seed, options.strikes, hosts=options.hosts),
-            folder,
-            "person.err",
-            options.strikes,
-            show,
-            console,
-        )
-    except PlayError as error:
-        console.print(str(error), markup=False)
-        return 2
+    if not options.again and (status := _play(options, folder, console)):
+        return status
     findings = judge(folder)
     took, missing = sorted(findings.took_s), sorted(findings.missing_s) or [0.0]
     results = {
@@ -82,6 +69,28 @@ def main() -> int:
     console.print_json(data=results)
     console.print(f"logs in {folder}", markup=False)
     return int(bool(findings.faults))
+
+
+def _play(options: argparse.Namespace, folder: Path, console: Console) -> int:
+    """Play with a progress bar; return 2 if the run did not start."""
+
+    def show(run: Failover) -> tuple[int, str]:
+        text = f"{run.doing}; {run.requested} requests; longest take-over {run.longest_s:.2f} s"
+        return run.done, text
+
+    try:
+        play_with_bar(
+            lambda: Failover(Place(folder), options.seed, options.strikes, hosts=options.hosts),
+            folder,
+            "person.err",
+            options.strikes,
+            show,
+            console,
+        )
+    except PlayError as error:
+        console.print(str(error), markup=False)
+        return 2
+    return 0
 
 
 if __name__ == "__main__":
