@@ -98,7 +98,7 @@ class StandbyWeaver:
             self._starts += 1
             self.struck = False
             command = [sys.executable, "-m", "torchloom_core.cli", "weaver", "--standby"]
-            own = {"TORCHLOOM_FAILOVER": str(self.number), "OMP_NUM_THREADS": "1"}
+            own = {"OMP_NUM_THREADS": "1"}
             command += ["--config", str(self.config)]
             self.process = self._spawn(command, own)
             while self.process.poll() is None:  # noqa: ASYNC110 - a process
