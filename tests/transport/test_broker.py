@@ -366,7 +366,7 @@ async def test_a_server_on_an_ipv6_address_is_reached_adopted_and_handed_on(
         bus = await NatsBus.connect(broker.url, "run", broker.credentials.weaver_creds)
         await bus.close()
         config = parse(f"[broker]\nhost = {host!r}")
-        write_join_file(tmp_path, config, broker.url, broker)
+        write_join_file(tmp_path, config, broker.url, broker, 0)
         join = msgspec.json.decode((tmp_path / "join.json").read_bytes(), type=JoinFile)
         name = socket.gethostname()
         assert join.url == (broker.url if host == "::1" else f"nats://{name}:{broker.port}")
