@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from torchloom_core.config.ranges import MOST
 from torchloom_core.config.schema import Costs
 from torchloom_core.floor.clock import SECOND_NS, moment_text
 from torchloom_core.floor.errors import PluginError, TraceError
@@ -238,6 +239,7 @@ def views(
         needs,
         tick_s=tick_s,
         stale_after_s=STALE_TICKS * tick_s,
+        forget_after_s=MOST,  # a trace has the same components throughout
         costs=costs or Costs(),
     )
     tick_ns = round(tick_s * SECOND_NS)
