@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from torchloom_core.floor.clock import SECOND_NS, ManualClock
 from torchloom_core.live.kernel.kernel import Kernel
+from torchloom_core.live.weaver.courier import Courier
 from torchloom_core.live.weaver.deadline_guard import DeadlineGuard
 from torchloom_core.live.weaver.outbox import Outbox
 from torchloom_core.wire.actions import ChangeKnob
@@ -49,7 +50,9 @@ class _Bench:
     def __init__(self, workers: list[str]) -> None:
         settings = fleet.config()
         self._kernel = Kernel(settings, fleet.plugins(settings), DeadlineGuard(_NO_LIMIT_S))
-        self._outbox = Outbox(None, ManualClock(_START_NS), 1, lambda ids: None)  # type: ignore[arg-type]
+        clock = ManualClock(_START_NS)
+        courier = Courier(None, clock)  # type: ignore[arg-type]
+        self._outbox = Outbox(None, clock, 1, courier, lambda ids: None)  # type: ignore[arg-type]
         self._workers = workers
         self._turns = 0
         self._step(Recovered(epoch=1))

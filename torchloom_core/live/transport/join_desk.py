@@ -32,7 +32,8 @@ _NEWEST_SHARE = 0.05
 _AT_WORK = 0.7
 """The share of its time for which the desk is given appointments; the rest is for newcomers."""
 
-_MOST_AHEAD_S = 30.0
+_MOST_AHEAD_S = 10.0
+"""The latest appointment: to come back too early is cheap, to come back too late is not."""
 _LATER = (1.0, 1.5)
 _OVER_S = 5.0
 """A herd is over once nobody was turned away for so long."""
