@@ -125,6 +125,11 @@ class ThinClient(asyncio.Protocol):
             head = f"HPUB {names} {size} {size + len(data)}\r\n{headers}".encode()
         self.write(head + data + _END)
 
+    @property
+    def waiting_bytes(self) -> int:
+        """How much was written that the server has not taken yet."""
+        return self._transport.get_write_buffer_size() if self._transport is not None else 0
+
     def write(self, data: bytes) -> None:
         """Send bytes as they are, if the connection is open."""
         if self._transport is not None:

@@ -187,6 +187,10 @@ class NatsBus:
         if self._inlet is not None:
             self._inlet.forget(worker)
 
+    async def drop_reports(self, worker: str) -> None:
+        """Delete what a worker has sent and the Weaver has not read."""
+        await self._streams.drop_reports(worker)
+
     def publish(self, kind: str, message: msgspec.Struct) -> None:
         """Publish for subscribers; without a broker it is lost."""
         self._publish(subjects.out(self._run, kind), message)

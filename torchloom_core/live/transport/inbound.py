@@ -26,9 +26,11 @@ from torchloom_core.wire.steering import LighthouseView
 _log = logging.getLogger(__name__)
 
 _BATCHES = {"per_s": 100.0, "bytes_per_s": 4e6, "rest_s": 16.0}
-_REPORTS = {"per_s": 40.0, "bytes_per_s": 1e6, "rest_s": 125.0}
+_REPORTS = {"per_s": 40.0, "bytes_per_s": 1e6, "rest_s": 30.0}
+_ACKS = {"per_s": 200.0, "bytes_per_s": 1e6, "rest_s": 5.0}
 """Rate limits of a worker. A sidecar sends one or two batches per second; after an outage of the
-broker it sends up to a thousand notes, which may be dumps."""
+broker it sends up to a thousand notes, which may be dumps. It sends three acks for each command,
+of which a person may cause 50 a second."""
 
 _VIEWS = {"per_s": 20.0, "bytes_per_s": 1e6, "rest_s": 16.0}
 """Rate limits of a lighthouse: a view per change of the quorum, 50 bytes per group."""
@@ -57,6 +59,7 @@ class Inlet:
         )
         self._batches = Quota(**_BATCHES)
         self._reports = Quota(**_REPORTS)
+        self._acks = Quota(**_ACKS)
         self._views = Quota(**_VIEWS)
         self._placed: dict[str, tuple[int, Position]] = {}
 
@@ -80,7 +83,7 @@ class Inlet:
         requested.
         """
         if msg.subject.startswith(self._ack):
-            return self._take(msg.subject, msg.data, self._ack, decode_ack, self._reports)
+            return self._take(msg.subject, msg.data, self._ack, decode_ack, self._acks)
         large = msg.subject.startswith(self._bulk)
         prefix = self._bulk if large else self._event
         return self._take(

@@ -177,6 +177,18 @@ class JetStream:
         with suppress(nats.js.errors.NotFoundError):
             await self.context.delete_stream(f"TL_CMD_{self._run}")
 
+    async def drop_reports(self, worker: str) -> None:
+        """Delete what is stored of a worker's events, acks and large events."""
+        run = self._run
+        small, large = subjects.report_stream(run), subjects.bulk_stream(run)
+        for stream, subject in (
+            (small, subjects.event(run, worker)),
+            (small, subjects.ack(run, worker)),
+            (large, subjects.bulk(run, worker)),
+        ):
+            purge = partial(self.context.purge_stream, stream, subject=subject)
+            await self._link.persist(f"drop the reports of {worker}", purge)
+
     async def publish(self, task: str, messages: Iterable[Message]) -> list[int]:
         """Publish in batches, each again if an ack is missing; return the sequence numbers."""
         rest, places = iter(messages), list[int]()

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from fnmatch import fnmatchcase
 
 from torchloom_core.config.services import Join
@@ -29,10 +29,12 @@ class AccessService:
         broker: EmbeddedBroker | OwnServer | None,
         settings: Join,
         write_join_file: Callable[[int], None],
+        drop_reports: Callable[[str], Awaitable[None]],
     ) -> None:
         self._broker = broker
         self._settings = settings
         self._write_join_file = write_join_file
+        self._drop_reports = drop_reports
         self._join_expires_s = 0
         self.enrolment: Enrolment | None = None
         self._grants = Grants()
@@ -75,8 +77,13 @@ class AccessService:
         return text
 
     async def cut(self, worker: str) -> str:
-        """Revoke a worker's credentials; MessageError without an embedded broker."""
-        return await self.revoke(Revoke(kind="worker", name=worker))
+        """Revoke a worker's credentials, and delete what the Weaver has not read of its reports.
+
+        MessageError without an embedded broker.
+        """
+        text = await self.revoke(Revoke(kind="worker", name=worker))
+        await self._drop_reports(worker)
+        return text
 
     def write_join_file(self) -> None:
         """Write ``join.json``, or raise StateError."""

@@ -201,7 +201,7 @@ class _Process:
             await bus.standbys.listen()
             server = broker or self._own
             write = partial(write_join_file, self._state_dir, self._config, url, server)
-            access = AccessService(self._run, server, self._config.join, write)
+            access = AccessService(self._run, server, self._config.join, write, bus.drop_reports)
             while (weaver := await self._take_state(plugins, bus, clock, stack, access)) is None:
                 pass
             await weaver.admit_workers(access.enrolment)
