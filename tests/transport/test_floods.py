@@ -99,7 +99,7 @@ async def test_messages_of_a_worker_over_its_rate_limit_are_dropped_and_logged(m
             else:
                 assert inlet.take_report(message)  # or it would come again
     assert got[-1] == "g1-0"
-    assert 1000 <= got.count("g0-0") <= 5000
+    assert 900 <= got.count("g0-0") <= 5000
     assert len(got) + len(dropped) == 10_001
     assert {reason for _, reason in dropped} == {"its sender sends more than it may"}
 
