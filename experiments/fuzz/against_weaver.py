@@ -23,7 +23,7 @@ from torchloom_core.live.transport.security.credentials import Credentials
 from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import MAX_MESSAGE_BYTES, decode_json
 from torchloom_core.wire.messages import JoinFile, JoinReply
-from torchloom_core.wire.operator import Status
+from torchloom_core.wire.status import Status
 
 HERE = Path(__file__).parent
 CONFIG = f"""

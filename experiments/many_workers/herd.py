@@ -30,7 +30,7 @@ from torchloom_core.live.trajectory.layout import run_folder
 from torchloom_core.live.trajectory.reader import read_epochs
 from torchloom_core.wire.events import Tick
 from torchloom_core.wire.messages import Telemetry
-from torchloom_core.wire.operator import Status
+from torchloom_core.wire.status import Status
 
 POLICIES = (
     "allreduce_tuner",

@@ -17,6 +17,7 @@ from tests.deadlines import DEADLINE_S
 from tests.settled import settle
 from torchloom_core.floor.errors import RequestError
 from torchloom_core.live.transport.broker.embedded import EmbeddedBroker
+from torchloom_core.live.transport.lease import Lease
 from torchloom_core.live.transport.operator import serve
 from torchloom_core.live.transport.turns import Turns
 from torchloom_core.wire import subjects
@@ -24,15 +25,8 @@ from torchloom_core.wire.actions import ChangeKnob
 from torchloom_core.wire.codec import encode
 from torchloom_core.wire.decisions import CommandStatus, KnobDesired, Outcome
 from torchloom_core.wire.messages import KnobSpec
-from torchloom_core.wire.operator import (
-    Answer,
-    FlightStatus,
-    KnobTable,
-    PluginStatus,
-    Status,
-    Waiting,
-    WorkerStatus,
-)
+from torchloom_core.wire.operator import Answer, KnobTable
+from torchloom_core.wire.status import FlightStatus, PluginStatus, Status, Waiting, WorkerStatus
 
 RUN = "digits"
 
@@ -123,7 +117,7 @@ class PreparedWeaver:
         )
         handlers = {verb: self._doer(verb) for verb in verbs}
         handlers |= {"status": self._status, "knobs": self._knobs}
-        await serve(self._client, RUN, handlers, Turns())
+        await serve(self._client, RUN, handlers, Turns(), 1, Lease(None, RUN))
         await settle(self._client)
         self._started.set()
         await self._over.wait()

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from torchloom_core.cli.status_command import render
-from torchloom_core.wire.operator import Status, WorkerStatus
+from torchloom_core.wire.status import Status, WorkerStatus
 
 WORKER = WorkerStatus(
     worker="g0-0",

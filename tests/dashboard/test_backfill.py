@@ -17,9 +17,9 @@ from torchloom_core.live.trajectory.standby_tasks import StandbyTasks
 from torchloom_core.wire.events import Recovered
 from torchloom_core.wire.landscape import Cells
 from torchloom_core.wire.messages import Note
-from torchloom_core.wire.operator import FlightStatus, Status
 from torchloom_core.wire.preview import Curve
 from torchloom_core.wire.standby_task import End
+from torchloom_core.wire.status import FlightStatus, Status
 
 END = End(points=2, seconds=1.0)
 

@@ -6,7 +6,7 @@ import pytest
 from tests.dashboard.workers import batch, hello
 from torchloom_core.live.dashboard.board import MOST_METRICS, MOST_OF_ONE, STATES, Board
 from torchloom_core.wire.messages import Exit
-from torchloom_core.wire.operator import WorkerStatus
+from torchloom_core.wire.status import WorkerStatus
 
 NOW_S = 1000.0
 

@@ -6,7 +6,7 @@ from tests.dashboard.workers import batch, hello
 from torchloom_core.live.dashboard.board import Board
 from torchloom_core.live.dashboard.health import health
 from torchloom_core.wire.messages import Exit
-from torchloom_core.wire.operator import CrashLoop, PluginStatus, Status
+from torchloom_core.wire.status import CrashLoop, PluginStatus, Status
 from torchloom_core.wire.suspensions import SuspensionChanged
 
 NOW_S = 1000.0

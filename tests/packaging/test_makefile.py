@@ -73,7 +73,7 @@ def pinned(package: str) -> str:
 def test_every_constraint_is_a_pin_and_covers_our_dependencies():
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     pins = [line for line in lines if not line.startswith("#")]
-    assert all(re.fullmatch(r"[A-Za-z0-9._-]+==[0-9][A-Za-z0-9.]*", pin) for pin in pins)
+    assert all(re.fullmatch(r"[A-Za-z0-9._-]+==([0-9]+!)?[0-9][A-Za-z0-9.]*", pin) for pin in pins)
     names = {pin.partition("==")[0].lower().replace("_", "-") for pin in pins}
     project = (ROOT / "pyproject.toml").read_text()
     required = re.findall(r'^ *"([a-z0-9-]+)(?:\[\w+\])?>=', project, flags=re.M)

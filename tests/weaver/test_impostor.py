@@ -18,7 +18,7 @@ from torchloom_core.live.transport.security.credentials import Credentials
 from torchloom_core.wire import codec, subjects
 from torchloom_core.wire.commands import Ack
 from torchloom_core.wire.messages import Exit, Hello, JoinReply, JoinRequest, Note, Telemetry
-from torchloom_core.wire.operator import Status
+from torchloom_core.wire.status import Status
 
 pytestmark = pytest.mark.integration
 

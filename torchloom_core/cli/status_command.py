@@ -23,8 +23,9 @@ from torchloom_core.floor.errors import RequestError
 from torchloom_core.floor.plain_text import printable
 from torchloom_core.floor.suggest import listed
 from torchloom_core.live.trajectory.summaries import summarise
-from torchloom_core.wire.operator import Page, Status
+from torchloom_core.wire.operator import Page
 from torchloom_core.wire.programs import ProgramStatus
+from torchloom_core.wire.status import Status
 
 if TYPE_CHECKING:
     from torchloom_core.live.transport import ControlClient

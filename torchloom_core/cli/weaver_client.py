@@ -19,8 +19,9 @@ from torchloom_core.wire.actions import Action
 from torchloom_core.wire.capabilities import from_json
 from torchloom_core.wire.codec import UNREADABLE
 from torchloom_core.wire.decisions import CommandStatus, Outcome
-from torchloom_core.wire.operator import Answer, KnobTable, Page, Status, WorkerStatus
+from torchloom_core.wire.operator import Answer, KnobTable, Page
 from torchloom_core.wire.placement import TRAINER
+from torchloom_core.wire.status import Status, WorkerStatus
 
 if TYPE_CHECKING:
     from torchloom_core.live.transport import ControlClient

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from torchloom_core.cli.output import span
 from torchloom_core.floor.plain_text import printable
-from torchloom_core.wire.operator import Status, WorkerStatus
+from torchloom_core.wire.status import Status, WorkerStatus
 
 _METRICS = 4
 _LIKELY = 0.5

@@ -15,8 +15,9 @@ from torchloom_core.cli.standby_task_options import check, recorded, show
 from torchloom_core.cli.weaver_client import act, open_client, send
 from torchloom_core.floor.errors import ConfigError
 from torchloom_core.wire.limits import KnobValue
-from torchloom_core.wire.operator import Page, Status
+from torchloom_core.wire.operator import Page
 from torchloom_core.wire.preview import FEWEST_PAIRS, MOST_CHANGED, MOST_REPEATS, MOST_STEPS
+from torchloom_core.wire.status import Status
 
 if TYPE_CHECKING:
     from torchloom_core.live.trajectory.preview import Preview

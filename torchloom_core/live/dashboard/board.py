@@ -15,8 +15,8 @@ from torchloom_core.live.fleet.time_accounting import TimeAccount
 from torchloom_core.wire.endings import INTENDED
 from torchloom_core.wire.limits import MAX_WORKERS
 from torchloom_core.wire.messages import Exit, Hello, Telemetry
-from torchloom_core.wire.operator import WorkerStatus
 from torchloom_core.wire.placement import TRAINER
+from torchloom_core.wire.status import WorkerStatus
 
 STATES = (
     "unknown",

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torchloom_core.live.dashboard.board import STATES, Board
 from torchloom_core.live.dashboard.slow import FEWEST, NAMED, some_of
 from torchloom_core.live.trajectory.summaries import summarise
-from torchloom_core.wire.operator import Status
+from torchloom_core.wire.status import Status
 
 HEALTHY, FINISHED, STARTING, PAUSED = "healthy", "finished", "starting", "paused"
 DEGRADED, UNHEALTHY = "degraded", "unhealthy"

@@ -31,7 +31,8 @@ from torchloom_core.wire.commands import Ack
 from torchloom_core.wire.events import Forecast
 from torchloom_core.wire.limits import KnobValue
 from torchloom_core.wire.messages import Hello, KnobSpec, Telemetry, WorkerEvent
-from torchloom_core.wire.operator import Answer, AtRisk, KnobTable, Page, Status
+from torchloom_core.wire.operator import Answer, KnobTable, Page
+from torchloom_core.wire.status import AtRisk, Status
 from torchloom_core.wire.steering import LighthouseView
 
 _ASK_EVERY_S = 1.0

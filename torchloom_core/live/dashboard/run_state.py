@@ -25,9 +25,9 @@ from torchloom_core.wire.codec import UNREADABLE
 from torchloom_core.wire.decisions import CommandStatus
 from torchloom_core.wire.events import Forecast
 from torchloom_core.wire.messages import LOG, Exit, Hello, Note, Telemetry
-from torchloom_core.wire.operator import Status
 from torchloom_core.wire.programs import ProgramSeen
 from torchloom_core.wire.requests import Request
+from torchloom_core.wire.status import Status
 
 _COMMAND_STATUS = str(CommandStatus.__struct_config__.tag)
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from torchloom_core.wire.messages import Hello, Note
-from torchloom_core.wire.operator import CrashLoop
+from torchloom_core.wire.status import CrashLoop
 
 NOTE = "restart"
 """The kind of note that reports one."""

@@ -54,8 +54,9 @@ from torchloom_core.wire.messages import (
     Hello,
     Telemetry,
 )
-from torchloom_core.wire.operator import Page, Status
+from torchloom_core.wire.operator import Page
 from torchloom_core.wire.requests import Request
+from torchloom_core.wire.status import Status
 from torchloom_core.wire.steering import LighthouseView
 
 log = logging.getLogger(__name__)

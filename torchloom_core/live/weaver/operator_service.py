@@ -31,7 +31,6 @@ from torchloom_core.wire.operator import (
     KnobUnset,
     Page,
     RequestId,
-    Status,
 )
 from torchloom_core.wire.requests import (
     Annotate,
@@ -46,6 +45,7 @@ from torchloom_core.wire.requests import (
     TakeControl,
     Want,
 )
+from torchloom_core.wire.status import Status
 
 _log = logging.getLogger(__name__)
 

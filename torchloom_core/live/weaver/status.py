@@ -23,19 +23,17 @@ from torchloom_core.live.weaver.worker_rows import SHOW_GONE_S, WorkerRows
 from torchloom_core.wire.actions import name_of
 from torchloom_core.wire.decisions import PolicyFailed
 from torchloom_core.wire.messages import KnobSpec
-from torchloom_core.wire.operator import (
-    SUMMARISED,
+from torchloom_core.wire.operator import SUMMARISED, KnobTable, Page
+from torchloom_core.wire.placement import TRAINER
+from torchloom_core.wire.status import (
     AtRisk,
     CrashLoop,
     FlightStatus,
-    KnobTable,
-    Page,
     PluginStatus,
     Status,
     Waiting,
     WorkerStatus,
 )
-from torchloom_core.wire.placement import TRAINER
 from torchloom_core.wire.steering import name_of_replica
 
 _LISTED = 1000

@@ -11,7 +11,8 @@ from torchloom_core.interface.needs import windows_s
 from torchloom_core.live.fleet.standing import OVER
 from torchloom_core.live.kernel.kernel import Kernel
 from torchloom_core.live.kernel.plugins.host import ActivePlugins
-from torchloom_core.wire.operator import Page, WorkerStatus
+from torchloom_core.wire.operator import Page
+from torchloom_core.wire.status import WorkerStatus
 
 SHOW_GONE_S = 600.0
 """How long a worker that has ended is shown."""
