@@ -196,3 +196,30 @@ async def test_the_bucket_keeps_one_of_several_and_the_loser_is_told_by_its_next
         task.cancel()
     await asyncio.gather(*taken, return_exceptions=True)
     await second.give_back()
+
+
+def test_a_leader_without_standbys_waits_for_nothing_and_tells_the_first_one_in_time():
+    async def play():
+        broker = Broker(random.Random(1), 0.0, 0.0)
+        leader, later = Process(broker), Process(broker)
+        alone = True
+        leader.lease.is_alone = lambda: alone
+        await leader.lease.seize()
+        await asyncio.sleep(60.0)
+        assert broker.revision < 25  # of 160 with a standby
+        broker.is_up = False
+        await asyncio.sleep(60.0)
+        assert leader.lease.is_sure
+        broker.is_up = True
+        waiting = asyncio.create_task(later.live())
+        await asyncio.sleep(0.5)
+        alone = False
+        await asyncio.sleep(30.0)
+        assert leader.lease.is_sure
+        assert not later.lease.is_held
+        leader.is_dead = True
+        await asyncio.sleep(2 * LEASE_S)
+        assert later.lease.is_held
+        waiting.cancel()
+
+    in_virtual_time(play())

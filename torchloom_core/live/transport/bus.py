@@ -74,6 +74,7 @@ class NatsBus:
         self._clock = clock
         self.lease = lease
         self.standbys = Standbys(link, f"{_inbox(run)}.standby")
+        lease.is_alone = self.standbys.are_none
         self._service_links: list[Connection] = []
         self._services: list[Service] = []
         self._turns = Turns()

@@ -9,6 +9,9 @@ leader could not write either.
 A leader is *sure* for one lease after it sent its last successful write. No standby can have seen
 that write earlier, so two Weavers are never sure at once. One that is not sure stores and sends
 nothing until its next write succeeds. The epoch fences what was on its way already.
+
+A Weaver that has heard of no standby writes rarely and waits for nothing: it acts on a full disk,
+where the broker can store nothing. Its lease is long enough for it to hear of one first.
 """
 
 import asyncio
@@ -32,6 +35,9 @@ from torchloom_core.wire.codec import UNREADABLE
 
 LEASE_KEY = "lease"
 LEASE_S = 1.0
+
+ALONE_S = 15.0
+"""The lease of a Weaver that has heard of no standby; one announces itself twice a second."""
 
 _RENEWALS = 4
 _LOOKS = 8
@@ -125,12 +131,14 @@ class Lease:
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
+        self._took_over = False
+        self.is_alone: Callable[[], bool] = lambda: False
         self._run = run
         self._lease_s = lease_s
         self._now_s = now_s
         self._holder = secrets.token_hex(8)
-        self._value = msgspec.json.encode(Entry(holder=self._holder, lease_s=lease_s))
         self._revision = 0
+        self._renew_at_s = 0.0
         self._sure_until_s = math.inf
         self._renewed = asyncio.Event()
         self._lost = ""
@@ -144,7 +152,14 @@ class Lease:
     @property
     def is_sure(self) -> bool:
         """Whether no other Weaver can have taken it by now."""
+        if self._acts_alone:
+            return not self._lost
         return self._now_s() < self._sure_until_s
+
+    @property
+    def _acts_alone(self) -> bool:
+        """Whether no standby waits; one that was a standby itself expects others."""
+        return not self._took_over and self.is_alone()
 
     async def sure(self) -> None:
         """Wait until this Weaver is sure; SupersededError once another one has taken the lease."""
@@ -159,7 +174,7 @@ class Lease:
 
         ``is_free()``: whether to take it where nobody ever had it.
         """
-        watch = LeaseWatch()
+        self._took_over, watch = True, LeaseWatch()
         while True:
             asked_s = self._now_s()
             try:
@@ -174,7 +189,7 @@ class Lease:
                     over = late or not entry.holder
                 if over:
                     asked_s = self._now_s()
-                    taken = await self._store.swap(self._value, revision)
+                    taken = await self._store.swap(self._entry(self._lease_s), revision)
                     if taken is not None:
                         return self._begin(taken, asked_s)
             except NO_ANSWER:
@@ -187,7 +202,7 @@ class Lease:
             asked_s = self._now_s()
             try:
                 _, revision = await self._store.read()
-                taken = await self._store.swap(self._value, revision)
+                taken = await self._store.swap(self._entry(self._lease_s), revision)
             except NO_ANSWER:
                 taken = None
             if taken is not None:
@@ -209,36 +224,45 @@ class Lease:
         await end_all(self._keeping)
         self._sure_until_s = -math.inf
         if is_ours:
-            empty = msgspec.json.encode(Entry(holder="", lease_s=self._lease_s))
+            empty = self._entry(self._lease_s, holder="")
             with suppress(*NO_ANSWER):
                 async with asyncio.timeout(_GIVE_BACK_S):
                     await self._store.swap(empty, self._revision)
 
     def _begin(self, revision: int, asked_s: float) -> None:
-        self._note(revision, asked_s)
+        self._note(revision, asked_s, self._lease_s)
         self._keeping = asyncio.create_task(self._keep())
 
-    def _note(self, revision: int, asked_s: float) -> None:
+    def _entry(self, lease_s: float, holder: str | None = None) -> bytes:
+        own = self._holder if holder is None else holder
+        return msgspec.json.encode(Entry(holder=own, lease_s=lease_s))
+
+    def _note(self, revision: int, asked_s: float, lease_s: float) -> None:
         self._revision = revision
-        self._sure_until_s = asked_s + self._lease_s
+        self._sure_until_s = asked_s + lease_s
+        self._renew_at_s = asked_s + lease_s / _RENEWALS
         self._renewed.set()
 
     async def _keep(self) -> None:
-        wait_s = self._lease_s / _RENEWALS
+        was_alone, wait_s = False, self._lease_s / _RENEWALS
         while True:
             await asyncio.sleep(wait_s)
-            asked_s = self._now_s()
+            alone = self._acts_alone
+            wait_s = self._lease_s / _RENEWALS
+            if alone and was_alone and self._now_s() < self._renew_at_s:
+                continue
+            asked_s, lease_s = self._now_s(), ALONE_S if alone else self._lease_s
             wait_s = _RETRY_S
             try:
-                revision = await self._store.swap(self._value, self._revision)
+                revision = await self._store.swap(self._entry(lease_s), self._revision)
                 if revision is None:
                     self._revision = await self._found()
                     wait_s = 0.0
                     continue
             except NO_ANSWER:
                 continue
-            self._note(revision, asked_s)
-            wait_s = self._lease_s / _RENEWALS
+            self._note(revision, asked_s, lease_s)
+            was_alone, wait_s = alone, self._lease_s / _RENEWALS
 
     async def _found(self) -> int:
         """Return the newest revision if it is ours or nobody's, else raise SupersededError."""
