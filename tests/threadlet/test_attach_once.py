@@ -51,6 +51,8 @@ if __name__ == "__main__":
     ranks = [eval(rank) for rank in sys.argv[2:]]
     context = multiprocessing.get_context(sys.argv[1])
     torchloom_threadlet.attach(rank=0)
+    while not pathlib.Path("enrolled").exists():
+        time.sleep(0.01)
     others = [context.Process(target=train, args=(rank,)) for rank in ranks]
     for other in others:
         other.start()
@@ -99,6 +101,8 @@ async def test_a_rank_spawned_by_another_attaches_in_its_own_function(
     weaver, start_script, tmp_path, method
 ):
     process = start_script(RANKS, method, "1")
+    await weaver.admit()
+    (tmp_path / "enrolled").touch()
     for worker in ("g0-0", "g0-1"):
         await weaver.beat(lambda batch: batch.step > 0, worker)
     (tmp_path / "over").touch()
@@ -110,6 +114,8 @@ async def test_a_process_with_a_taken_name_logs_that_its_rank_is_not_set(
     weaver, start_script, tmp_path
 ):
     process = start_script(RANKS, "spawn", "None")
+    await weaver.admit()
+    (tmp_path / "enrolled").touch()
     errors = tmp_path / "err"
     await weaver.until(lambda: "no rank is set" in errors.read_text())
     (tmp_path / "over").touch()
