@@ -1,5 +1,7 @@
 """The disk of the state folder fills up, and has room again."""
 
+from itertools import groupby
+
 import pytest
 
 from tests.small_disk import fill, small_disk
@@ -54,7 +56,7 @@ def test_with_a_full_disk_the_weaver_continues_and_records_again_once_there_is_s
     ((_, gap),) = run.records("recording_gap")
     assert gap["last"] > gap["first"] > 1
     requests = [body["want"]["want"] for _, body in run.records("request")]
-    assert requests == ["resume_actions", "propose"]
+    assert [kind for kind, _ in groupby(requests)] == ["resume_actions", "propose"]
     replayed = run.torchloom("trajectory", "replay").stdout
     missing = f"all the same up to a gap: inputs {gap['first']} to {gap['last']} are missing"
     assert missing in " ".join(replayed.split())

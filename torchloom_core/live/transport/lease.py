@@ -175,20 +175,22 @@ class Lease:
         ``is_free()``: whether to take it where nobody ever had it.
         """
         self._took_over, watch = True, LeaseWatch()
+        wrote_s = -math.inf
         while True:
             asked_s = self._now_s()
             try:
                 value, revision = await self._store.read()
                 entry = _decoded(value)
                 if entry is not None and entry.holder == self._holder:
-                    return self._begin(revision, asked_s)  # our write, whose answer was lost
+                    # Our write, whose answer was lost: others may have seen it since then.
+                    return self._begin(revision, wrote_s)
                 if entry is None:
                     over = await is_free()
                 else:
                     late = watch.is_over(entry.lease_s, revision, asked_s, self._now_s())
                     over = late or not entry.holder
                 if over:
-                    asked_s = self._now_s()
+                    wrote_s, asked_s = asked_s, self._now_s()
                     taken = await self._store.swap(self._entry(self._lease_s), revision)
                     if taken is not None:
                         return self._begin(taken, asked_s)
