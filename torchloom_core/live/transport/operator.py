@@ -34,6 +34,7 @@ SERVICE = "torchloom"
 _REQUESTS = {"per_s": 50.0, "bytes_per_s": 1e6, "rest_s": 10.0}
 """Rate limits of a person: above what people, or their scripts, need."""
 
+_KILL_SWITCH = "actions.stop"
 _LONGEST_TEXT = 2000
 _SHOWN = 80
 
@@ -67,7 +68,7 @@ async def serve(
     """Answer each verb, even if its handler fails; ``nats micro ls`` shows the service.
 
     Requests are shared within the ``epoch`` alone: one that hangs takes none from its successor.
-    A Weaver that is not sure of its ``lease`` does not answer until it is.
+    A Weaver that is not sure of its ``lease`` answers only the kill switch until it is.
     """
     config = ServiceConfig(
         name=SERVICE,
@@ -95,7 +96,8 @@ def _answering(
         await turns.give()
         person, _ = subjects.person_and_verb(request.subject)
         try:
-            await lease.sure()
+            if verb != _KILL_SWITCH:  # which all Weavers may obey, and none may delay
+                await lease.sure()
             _check_name(verb, person)
             reply = await handler(request.data, person)
         except SupersededError:
