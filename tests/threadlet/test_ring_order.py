@@ -107,15 +107,19 @@ def neighbours(quorum):
     before = quorum.all("links")
     quorum.all("reduced", shape=[NUMBERS], fill=1.0)
     after = quorum.all("links")
-    at = {
-        link[0]: NAMES[quorum.ranks.index(r)]
+    at = {  # by both ends, as connections to different ports may have one port of their own
+        (link[0], link[1]): NAMES[quorum.ranks.index(r)]
         for r, own in zip(quorum.members, after, strict=True)
         for link in own
     }
     found = set()
     for then, now in zip(before, after, strict=True):
-        moved = {link[0]: link[2] for link in then}
-        found |= {(at[own], at[peer]) for own, peer, sent in now if sent - moved[own] > MUCH / 2}
+        moved = {(own, peer): sent for own, peer, sent in then}
+        found |= {
+            (at[own, peer], at[peer, own])
+            for own, peer, sent in now
+            if sent - moved[own, peer] > MUCH / 2
+        }
     return found
 
 
