@@ -97,6 +97,7 @@ class FleetState(Workers):
 
     def _forget(self, row: int) -> None:
         self.links.forget(self.hello[row].worker)
+        self._table_rows = ((), np.zeros(0, np.intp))
         super()._forget(row)
 
     def end(self, message: Exit, ts_ns: int) -> bool:
