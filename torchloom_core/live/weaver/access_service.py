@@ -14,6 +14,9 @@ from torchloom_core.wire.access import Access, Revoke
 
 _log = logging.getLogger(__name__)
 
+MOST_CUT = 1000
+"""The server gets the whole list of what is revoked at each change."""
+
 _OWN_SERVER = "this run has a NATS server of its own, which lists and revokes credentials"
 
 
@@ -79,8 +82,14 @@ class AccessService:
     async def cut(self, worker: str) -> str:
         """Revoke a worker's credentials, and delete what the Weaver has not read of its reports.
 
-        MessageError without an embedded broker.
+        MessageError without an embedded broker, or once so many were cut that one process enrols
+        under ever new names.
         """
+        if len(self._embedded.credentials.register.revoked.blocked) >= MOST_CUT:
+            raise MessageError(
+                f"need fewer than {MOST_CUT} blocked workers to block {worker}: make new "
+                "credentials for joining with `torchloom credentials revoke --join`"
+            )
         text = await self.revoke(Revoke(kind="worker", name=worker))
         await self._drop_reports(worker)
         return text

@@ -1,0 +1,32 @@
+"""The list of workers that were cut does not grow without an end."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from torchloom_core.config.services import Join
+from torchloom_core.floor.errors import MessageError
+from torchloom_core.live.transport.security.register import Register
+from torchloom_core.live.weaver import access_service
+from torchloom_core.live.weaver.access_service import AccessService
+
+
+async def test_one_process_that_floods_under_ever_new_names_fills_no_list(tmp_path, monkeypatch):
+    monkeypatch.setattr(access_service, "MOST_CUT", 3)
+    register = Register(tmp_path)
+    credentials = SimpleNamespace(
+        register=register, grants_path=tmp_path / "granted", worker_jwt=lambda *_: ""
+    )
+    broker = SimpleNamespace(credentials=credentials, reload=lambda: None)
+    dropped = []
+
+    async def drop(worker):
+        dropped.append(worker)
+
+    access = AccessService("run", broker, Join(), lambda expires_s: None, drop)
+    for number in range(3):
+        await access.cut(f"evil-{number}")
+    with pytest.raises(MessageError, match=r"need fewer than 3 .* `torchloom credentials revoke"):
+        await access.cut("evil-3")
+    assert dropped == ["evil-0", "evil-1", "evil-2"]
+    assert register.unblock("evil-0")
