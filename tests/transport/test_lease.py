@@ -223,3 +223,20 @@ def test_a_leader_without_standbys_waits_for_nothing_and_tells_the_first_one_in_
         waiting.cancel()
 
     in_virtual_time(play())
+
+
+def test_who_waits_for_a_leader_that_cannot_write_goes_on_once_it_knows_that_it_is_alone():
+    async def play():
+        broker = Broker(random.Random(1), 0.0, 0.0)
+        leader, alone = Process(broker), False
+        leader.lease.is_alone = lambda: alone
+        await leader.lease.seize()
+        broker.is_up = False  # or its disk is full
+        await asyncio.sleep(2 * LEASE_S)
+        waiting = asyncio.create_task(leader.lease.sure())
+        await asyncio.sleep(LEASE_S)
+        assert not waiting.done()
+        alone = True
+        await asyncio.wait_for(waiting, LEASE_S)
+
+    in_virtual_time(play())

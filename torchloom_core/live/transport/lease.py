@@ -250,6 +250,8 @@ class Lease:
         while True:
             await asyncio.sleep(wait_s)
             alone = self._acts_alone
+            if alone:
+                self._renewed.set()  # a wait to be sure ends
             wait_s = self._lease_s / _RENEWALS
             if alone and was_alone and self._now_s() < self._renew_at_s:
                 continue
