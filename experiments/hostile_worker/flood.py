@@ -1,10 +1,13 @@
 """A hostile worker: enrols with ``join.json``, and writes one kind of message as fast as it can.
 
 ``python -m experiments.hostile_worker.flood JOIN_JSON KIND`` prints ``began`` once it has
-credentials; it ends when the server closes its connection, or it is killed.
+credentials. When the server closes its connection it makes another; it ends when the server refuses
+it, or it is killed.
 """
 
 import asyncio
+import contextlib
+import itertools
 import json
 import os
 import sys
@@ -14,7 +17,7 @@ from typing import Any
 import nats
 from nats.aio.client import RawCredentials
 
-from experiments.many_workers.thin_client import ThinClient
+from experiments.many_workers.thin_client import connect
 from torchloom_core.live.transport.security import nats_jwt
 from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import decode_json, encode, encode_telemetry
@@ -33,17 +36,15 @@ async def main(join: dict[str, str], kind: str) -> None:
         jwt, seed = _parts(join["creds"])
     else:
         jwt, seed = await _enrolled(url, run, join["creds"])
-    data = _messages(run, kind)
-    loop, port = asyncio.get_running_loop(), int(url.rpartition(":")[2])
-    _, client = await loop.create_connection(
-        lambda: ThinClient(jwt, seed, WORKER, lambda message: None), "127.0.0.1", port
-    )
-    await client.ready
-    print("began", flush=True)
-    while not client.over.done():
-        if client.waiting_bytes <= _AT_ONCE:
-            client.write(data)
-        await asyncio.sleep(0.001 if client.waiting_bytes > _AT_ONCE else 0)
+    data, port = _messages(run, kind), int(url.rpartition(":")[2])
+    for number in itertools.count():
+        client = await connect(port, "127.0.0.1", jwt, seed, WORKER, lambda message: None, 10.0)
+        if not number:
+            print("began", flush=True)
+        while not client.over.done():
+            if client.waiting_bytes <= _AT_ONCE:
+                client.write(data)
+            await asyncio.sleep(0.001 if client.waiting_bytes > _AT_ONCE else 0)
 
 
 async def _enrolled(url: str, run: str, creds: str) -> tuple[str, str]:
@@ -89,4 +90,5 @@ def _messages(run: str, kind: str) -> bytes:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(json.loads(Path(sys.argv[1]).read_text()), sys.argv[2]))
+    with contextlib.suppress(ConnectionError):
+        asyncio.run(main(json.loads(Path(sys.argv[1]).read_text()), sys.argv[2]))

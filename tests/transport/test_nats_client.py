@@ -114,7 +114,7 @@ async def _send(client, subjects_on_the_wire, header, data):
 async def test_messages_that_are_not_admitted_delay_no_others(broker):
     checked = []
 
-    def admits(subject, size):
+    def admits(subject, size, headers):
         checked.append((subject, size))
         return subject == "tl.ctl.run.bob.status"
 

@@ -56,3 +56,10 @@ async def test_bursts_with_pauses_are_named_each_and_nobody_is_cut(watch, cut):
 async def test_malformed_messages_are_no_flood(watch, cut):
     watch.dropped(SUBJECT, "no msgpack")
     assert not list(watch.check(0.0))
+
+
+async def test_a_worker_that_sends_a_thousand_too_many_is_cut_before_the_next_tick(watch, cut):
+    for _ in range(3000):
+        watch.dropped(SUBJECT, OVER_LIMIT)
+    await asyncio.sleep(0)
+    assert cut == ["g1-0"]

@@ -77,6 +77,7 @@ class Join(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     names: Annotated[tuple[_Pattern, ...], msgspec.Meta(min_length=1)] = ("*",)
     expires_s: Annotated[float, msgspec.Meta(ge=0, le=1e9)] = 0.0
+    per_s: Annotated[float, msgspec.Meta(ge=0.1, le=1e6)] = 1000.0
     cut_after_s: Annotated[float, msgspec.Meta(ge=0, le=1e9)] = 1.0
 
     def __post_init__(self) -> None:

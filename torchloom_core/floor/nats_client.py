@@ -190,17 +190,17 @@ class NatsClient(Client):  # type: ignore[misc]  # nats-py has no types
 class GuardedClient(NatsClient):
     """A client that drops messages that are not admitted when they are read, before they queue.
 
-    ``admits(subject, bytes)`` returns whether a message of that size is accepted.
+    ``admits(subject, bytes, headers)`` returns whether a message of that size is accepted.
     """
 
-    def __init__(self, admits: Callable[[str, int], bool]) -> None:
+    def __init__(self, admits: Callable[[str, int, bytes], bool]) -> None:
         super().__init__()
         self._admits = admits
 
     async def _process_msg(
         self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes
     ) -> None:
-        if self._admits(subject.decode(errors="replace"), len(data)):
+        if self._admits(subject.decode(errors="replace"), len(data), headers):
             await super()._process_msg(sid, subject, reply, data, headers)
 
 

@@ -24,12 +24,16 @@ from torchloom_core.floor.errors import BrokerError
 from torchloom_core.floor.first_done import end_all
 from torchloom_core.floor.server_urls import shown
 from torchloom_core.floor.tls import NO_TLS, TlsFiles
-from torchloom_core.live.transport import join_desk, operator
+from torchloom_core.live.transport import operator
 from torchloom_core.live.transport.acknowledgement import Acknowledgements, Durable
 from torchloom_core.live.transport.connection import Admits, Connection
+from torchloom_core.live.transport.connection_closer import ConnectionCloser
 from torchloom_core.live.transport.inbound import Inlet, Malformed, Receive
 from torchloom_core.live.transport.jetstream import JetStream
+from torchloom_core.live.transport.join_desk import Handler, JoinDesk
+from torchloom_core.live.transport.join_gate import JoinGate
 from torchloom_core.live.transport.lease import LEASE_S, BucketKey, Lease
+from torchloom_core.live.transport.outgoing import Outgoing
 from torchloom_core.live.transport.owner import Ownership
 from torchloom_core.live.transport.record_stream import RecordStream
 from torchloom_core.live.transport.report_feed import ReportFeed
@@ -48,7 +52,6 @@ _BULK_IN_FLIGHT = 64
 
 _PENDING_MESSAGES = 1 << 20
 _PENDING_BYTES = 1 << 29
-_OUTBOX_MESSAGES = 4096
 _CLOSE_S = 5.0
 _EPOCH_LOOKS_S = (0.0, 0.05, 0.5)
 
@@ -77,6 +80,7 @@ class NatsBus:
         lease.is_alone = self.standbys.are_none
         self._service_links: list[Connection] = []
         self._services: list[Service] = []
+        self._closer = ConnectionCloser(link)
         self._turns = Turns()
         self._streams = JetStream(link, run, servers)
         self.state = StateBucket(link, run, self._streams)
@@ -85,10 +89,10 @@ class NatsBus:
         self._bulk = feed_of(subjects.bulk_stream(run), f"{_inbox(run)}.bulk", _BULK_IN_FLIGHT)
         self._inlet: Inlet | None = None
         self._superseded: Callable[[int], None] | None = None
-        self._outbox: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue(_OUTBOX_MESSAGES)
+        self._outgoing = Outgoing(link)
         self._acks = Acknowledgements(lease)
         self.recorded: Callable[[], Awaitable[None]] = partial(asyncio.sleep, 0.0)
-        self._tasks = [asyncio.create_task(self._post())]
+        self._tasks = [self._outgoing.task]
         self.owner = Ownership(link, f"{_inbox(run)}.owner", self.state)
 
     @classmethod
@@ -194,19 +198,15 @@ class NatsBus:
 
     def publish(self, kind: str, message: msgspec.Struct) -> None:
         """Publish for subscribers; without a broker it is lost."""
-        self._publish(subjects.out(self._run, kind), message)
+        self._outgoing.add(subjects.out(self._run, kind), message)
 
     def publish_pause(self, message: PauseState) -> None:
         """Publish which pause is in force; if that is lost, workers resume by themselves."""
-        self._publish(subjects.pause_state(self._run), message)
+        self._outgoing.add(subjects.pause_state(self._run), message)
 
     def steer(self, message: Steer) -> None:
         """Steer the lighthouse; a lost message is sent again once its view shows that."""
-        self._publish(subjects.steer(self._run), message)
-
-    def _publish(self, subject: str, message: msgspec.Struct) -> None:
-        with suppress(asyncio.QueueFull):
-            self._outbox.put_nowait((subject, encode(message)))
+        self._outgoing.add(subjects.steer(self._run), message)
 
     async def store(self, entries: Mapping[str, bytes | None]) -> None:
         """Store entries of this epoch's state, in order, after the record; None deletes one."""
@@ -234,12 +234,16 @@ class NatsBus:
                 await service_link.settle()
 
     async def serve_join(
-        self, handler: join_desk.Handler, report: Callable[[Notice], None] = lambda _: None
+        self,
+        handler: Handler,
+        report: Callable[[Notice], None] = lambda _: None,
+        per_s: float = float("inf"),
     ) -> None:
         """Answer workers' join requests, to an empty one with the time; ``report`` on a herd."""
         now_ns = self._clock.now_ns
-        service_link = await self._service_link(join_desk.gate(now_ns))
-        desk = join_desk.JoinDesk(handler, now_ns, self._reject, report)
+        gate = JoinGate(now_ns, self._closer.close, report)
+        service_link = await self._service_link(gate.admits)
+        desk = JoinDesk(handler, now_ns, self._reject, report, per_s)
         self._tasks.append(asyncio.create_task(desk.run()))
         await self._subscribe(subjects.join(self._run), desk.take, service_link)
         await service_link.settle()
@@ -260,9 +264,10 @@ class NatsBus:
                 for service in self._services if self.is_connected else ():
                     await service.stop()
                 if self.is_connected:
-                    await self._outbox.join()
+                    await self._outgoing.sent()
                     await self._acks.finish()
         await self._acks.close()
+        await self._closer.end()
         await end_all(*self._tasks)
         for link in (*self._service_links, self._link):
             await link.close()
@@ -308,14 +313,6 @@ class NatsBus:
             return
         if await feed.take(msg, self._inlet.take_report):
             self._acks.add(msg)
-
-    async def _post(self) -> None:
-        while True:
-            subject, data = await self._outbox.get()
-            if self.is_connected:
-                with suppress(nats.errors.Error):
-                    await self._link.client.publish(subject, data)
-            self._outbox.task_done()
 
     async def _epoch_moved(self, _: Msg) -> None:
         # A claim that lost its race is published too, so the bucket decides; and a claim may

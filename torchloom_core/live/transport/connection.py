@@ -23,7 +23,7 @@ from torchloom_core.wire.limits import CREDS
 _log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
-Admits = Callable[[str, int], bool]
+Admits = Callable[[str, int, bytes], bool]
 Take = Callable[[bytes, bytes], None]
 
 _CONNECT_TIMEOUT_S = 5
@@ -87,8 +87,8 @@ class Connection:
     ) -> "Connection":
         """Connect within ``patience_s``, or raise BrokerError.
 
-        ``admits(subject, bytes)`` filters messages. ``take(subject, data)`` receives all messages,
-        in the place of the subscriptions' callbacks.
+        ``admits(subject, bytes, headers)`` filters messages. ``take(subject, data)`` receives all
+        messages, in the place of the subscriptions' callbacks.
         """
         if creds is not None:
             _check_creds(creds)

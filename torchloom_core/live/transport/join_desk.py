@@ -18,7 +18,6 @@ from nats.aio.msg import Msg
 from torchloom_core.floor.errors import MessageError
 from torchloom_core.floor.plain_text import plain_line
 from torchloom_core.floor.quota import Quota
-from torchloom_core.live.transport.connection import Admits
 from torchloom_core.live.transport.turns import Turns
 from torchloom_core.wire.codec import decode_json, encode
 from torchloom_core.wire.decisions import Notice
@@ -39,17 +38,11 @@ _OVER_S = 5.0
 """A herd is over once nobody was turned away for so long."""
 
 _PATIENCE_S = 2.0
-_ADMITTED = {"per_s": 500.0, "bytes_per_s": 1e6, "rest_s": 40.0}
+_BURST_S = 1.0
 
 _log = logging.getLogger(__name__)
 
 Handler = Callable[[JoinRequest], Awaitable[JoinReply]]
-
-
-def gate(now_ns: Callable[[], int]) -> Admits:
-    """Return what drops requests before they are read, beyond a rate that floods alone reach."""
-    quota = Quota(**_ADMITTED)
-    return lambda subject, size: quota.takes(subject, now_ns(), size)
 
 
 class _Waiting(NamedTuple):
@@ -59,7 +52,7 @@ class _Waiting(NamedTuple):
 
 
 class JoinDesk:
-    """The queue of join requests, and the task that answers them.
+    """The queue of join requests, and the task that answers them, at most ``per_s`` a second.
 
     ``now_ns`` is for those who ask for the time; ``reject`` gets what is no request, ``report`` a
     notice when a herd comes and when it is over.
@@ -71,11 +64,14 @@ class JoinDesk:
         now_ns: Callable[[], int],
         reject: Callable[[str, str], None],
         report: Callable[[Notice], None],
+        per_s: float = float("inf"),
     ) -> None:
         self._handler = handler
         self._now_ns = now_ns
         self._reject = reject
         self._report = report
+        self._least_s = 1 / per_s
+        self._quota = Quota(per_s=per_s, rest_s=max(_BURST_S, 2 / per_s))
         self._turns = Turns()
         self._waiting: deque[_Waiting] = deque()
         self._some = asyncio.Event()
@@ -95,8 +91,8 @@ class JoinDesk:
             self._reject(msg.subject, str(error))
             return await _answer(msg, JoinReply(error=plain_line(str(error))))
         now_s = asyncio.get_running_loop().time()
-        queued_s = len(self._waiting) * self._cost_s
-        if queued_s > _MOST_QUEUED_S:
+        queued_s = len(self._waiting) * self._each_s
+        if queued_s > _MOST_QUEUED_S or not self._quota.takes("", self._now_ns()):
             return await _answer(msg, JoinReply(wait_s=self._turn_away(now_s, queued_s)))
         self._waiting.append(_Waiting(msg, request, now_s + (request.within_s or _PATIENCE_S)))
         self._some.set()
@@ -124,15 +120,20 @@ class JoinDesk:
                 self._cost_s += _NEWEST_SHARE * (loop.time() - began_s - self._cost_s)
             self._look(loop.time())
 
+    @property
+    def _each_s(self) -> float:
+        """How long a request takes; longer if no more may be answered."""
+        return max(self._cost_s, self._least_s)
+
     def _turn_away(self, now_s: float, queued_s: float) -> float:
         """Return after how many seconds the worker is to come back, each at another time."""
         if self._herd_began_s is None:
             self._herd_began_s = now_s
-            rate = 1 / self._cost_s
+            rate = 1 / self._each_s
             text = f"many workers join at once: about {rate:.0f} a second can, the others later"
             self._report(Notice(kind="herd", text=text))
         self._turned_away_s = now_s
-        self._next_s = max(self._next_s, now_s + queued_s) + self._cost_s / _AT_WORK
+        self._next_s = max(self._next_s, now_s + queued_s) + self._each_s / _AT_WORK
         if self._next_s > now_s + _MOST_AHEAD_S:  # the first of the next round
             self._next_s = now_s + queued_s
         return (self._next_s - now_s) * random.uniform(*_LATER)

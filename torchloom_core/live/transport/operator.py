@@ -46,7 +46,8 @@ def gate(now_ns: Callable[[], int]) -> Admits:
     """Return what admits requests within each person's rate limit; others are only logged."""
     quota, limited_log = Quota(**_REQUESTS), RateLimitedLog(_log)
 
-    def admits(subject: str, size: int) -> bool:
+    def admits(subject: str, size: int, headers: bytes) -> bool:
+        del headers
         person, verb = subjects.person_and_verb(subject)
         if quota.takes(person, now_ns(), size):
             return True

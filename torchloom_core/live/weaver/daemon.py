@@ -229,7 +229,7 @@ class Weaver:
     async def admit_workers(self, enrolment: Enrolment | None) -> None:
         """Answer join requests; with an embedded broker the answer has credentials."""
         self._admission.enrolment = enrolment
-        await self._bus.serve_join(self._admission.answer, self._report)
+        await self._bus.serve_join(self._admission.answer, self._report, self._config.join.per_s)
 
     def training_replicas(self) -> set[str]:
         """Return the replica groups that train, by their names at the lighthouse."""

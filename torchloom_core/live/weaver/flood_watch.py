@@ -1,7 +1,8 @@
 """Workers that send more than they may: dropped at once, then named, then cut.
 
 What is too much is dropped as it comes in, but the Weaver and the server still read it. A worker
-that goes on loses its credentials; it trains on, and its name is blocked until a person undoes it.
+that goes on, or sends much more, loses its credentials; it trains on, and its name is blocked until
+a person undoes it.
 """
 
 import asyncio
@@ -19,6 +20,9 @@ _log = logging.getLogger(__name__)
 _PAUSE_S = 3.0
 """Without a dropped message for this long, a flood is over."""
 
+_AT_ONCE = 1000
+"""A worker of which so many messages are dropped between two ticks is cut without waiting."""
+
 Cut = Callable[[str], Awaitable[str]]
 """Revokes a worker's credentials, and returns what was done in one line."""
 
@@ -33,16 +37,19 @@ class FloodWatch:
         self._cut_after_s = cut_after_s
         self._dropped: Counter[str] = Counter()
         self._floods: dict[str, tuple[float, float]] = {}
-        self._cutting: set[asyncio.Task[None]] = set()
+        self._cutting: dict[str, asyncio.Task[None]] = {}
         self.cut: Cut | None = None
 
     def dropped(self, subject: str, reason: str) -> None:
         """Count a message that was dropped."""
         if reason == OVER_LIMIT:
-            self._dropped[subjects.worker_of(subject)] += 1
+            worker = subjects.worker_of(subject)
+            self._dropped[worker] += 1
+            if self._dropped[worker] == _AT_ONCE:
+                self._begin_cut(worker)
 
     def check(self, now_s: float) -> Iterator[Notice]:
-        """Yield a notice of each flood that began; cut who goes on."""
+        """Yield a notice of each flood that began; cut a worker that goes on."""
         for worker, (_, last_s) in list(self._floods.items()):
             if now_s - last_s > _PAUSE_S and worker not in self._dropped:
                 del self._floods[worker]
@@ -53,20 +60,20 @@ class FloodWatch:
                 text = f"{worker} sends more than it may: {count} messages dropped so far"
                 yield Notice(kind="flood", text=text, worker=worker)
             self._floods[worker] = began_s, now_s
-            if self._cut_after_s and now_s - began_s >= self._cut_after_s:
+            if now_s - began_s >= self._cut_after_s:
                 del self._floods[worker]
                 self._begin_cut(worker)
 
     def _begin_cut(self, worker: str) -> None:
-        task = asyncio.create_task(self._carry_out(worker))
-        self._cutting.add(task)
-        task.add_done_callback(self._cutting.discard)
-
-    async def _carry_out(self, worker: str) -> None:
-        if self.cut is None:
+        if self.cut is None or not self._cut_after_s or worker in self._cutting:
             return
+        self._cutting[worker] = task = asyncio.create_task(self._carry_out(worker, self.cut))
+        task.add_done_callback(lambda _: self._cutting.pop(worker))
+
+    async def _carry_out(self, worker: str, cut: Cut) -> None:
         try:
-            text = await self.cut(worker)
+            text = await cut(worker)
         except TorchloomError as error:
             text = f"cannot be cut: {error}"
         _log.warning("%s went on sending more than it may: %s", worker, text)
+        await asyncio.sleep(_PAUSE_S)  # meanwhile what was on its way is dropped

@@ -133,7 +133,10 @@ class Credentials:
             self._account: nats_jwt.account_claims(
                 jetstream=True,
                 exports=[services, *_streams(by_weaver)],
-                imports=_imports("stream", to_weaver, self._workers),
+                imports=[
+                    *_imports("stream", to_weaver, self._workers),
+                    *_imports("service", rights.SERVER_REQUESTS, system),
+                ],
             ),
             self._workers: nats_jwt.account_claims(
                 jetstream=False,
@@ -141,6 +144,7 @@ class Credentials:
                 exports=_streams(by_workers),
                 imports=[
                     *_imports("service", rights.services_for_workers(run), self._account),
+                    nats_jwt.import_from(self._account, "service", subjects.join(run), share=True),
                     *_imports("stream", to_workers, self._account),
                     *_imports("stream", rights.streams_to_lighthouse(run), self._account),
                 ],
@@ -158,7 +162,10 @@ class Credentials:
                 mapped={bucket: bucket_asked},
                 revoked=revoked.people,
             ),
-            system: nats_jwt.account_claims(jetstream=False),
+            system: nats_jwt.account_claims(
+                jetstream=False,
+                exports=[nats_jwt.export("service", name) for name in rights.SERVER_REQUESTS],
+            ),
         }
         trusted = "".join(
             f"  {key}: {self._vouch(key, 'account', own)}\n" for key, own in accounts.items()

@@ -146,10 +146,20 @@ def export(
 
 
 def import_from(
-    owner: str, kind: Literal["stream", "service"], subject: str, *, called: str = ""
+    owner: str,
+    kind: Literal["stream", "service"],
+    subject: str,
+    *,
+    called: str = "",
+    share: bool = False,
 ) -> Claims:
-    """Return the import of what account ``owner`` exports, here ``called`` by another subject."""
-    claims = {"name": subject, "subject": subject, "account": owner, "type": kind}
+    """Return the import of what account ``owner`` exports, here ``called`` by another subject.
+
+    With ``share`` the server adds to each request a header that describes its sender.
+    """
+    claims: Claims = {"name": subject, "subject": subject, "account": owner, "type": kind}
+    if share:
+        claims["share"] = True
     return {**claims, "local_subject": called} if called else claims
 
 

@@ -44,6 +44,12 @@ imports list the services.
 """
 
 
+FIND_SERVER = "$SYS.REQ.SERVER.PING.IDZ"
+CLOSE_CONNECTION = "$SYS.REQ.SERVER.*.KICK"
+SERVER_REQUESTS = (FIND_SERVER, CLOSE_CONNECTION)
+"""Services of the system's account that the run's account imports; the ``*`` is a server's id."""
+
+
 class Rights(NamedTuple):
     """What an identity may publish and subscribe to; at most so many subscriptions, -1: any."""
 
@@ -98,8 +104,11 @@ def person_rights(run: str, role: PersonRole, name: str = OWN_NAME) -> Rights:
 
 
 def services_for_workers(run: str) -> list[str]:
-    """Return the services of the run's account that the workers' account imports."""
-    return [subjects.ack(run), subjects.event(run), subjects.bulk(run), subjects.join(run)]
+    """Return the services of the run's account that the workers' account imports, but joining.
+
+    The server describes the sender of a join request to the Weaver, as all joiners are one user.
+    """
+    return [subjects.ack(run), subjects.event(run), subjects.bulk(run)]
 
 
 def services_for_people(run: str) -> list[str]:
