@@ -65,16 +65,19 @@ def find_weaver(connection: Connection) -> Address:
 
 def _embedded(config: Config, creds: Path | None) -> Address:
     folder = Path(config.weaver.state_dir) / "broker"
-    path = folder / "broker.json"
+    url = config.broker.peers_url or _own_url(folder / "broker.json")
+    creds = creds or folder / "keys" / "operator.creds"
+    return Address(url, config.run.name, creds, TlsFiles(ca=config.broker.ca, place="[broker]"))
+
+
+def _own_url(path: Path) -> str:
     try:
-        url = msgspec.json.decode(path.read_bytes(), type=_BrokerFile).url
+        return msgspec.json.decode(path.read_bytes(), type=_BrokerFile).url
     except (OSError, *UNREADABLE):
         raise BrokerError(
             f"no Weaver found: give --url, NATS_URL or broker.url, or start a Weaver here, which "
             f"writes {path}"
         ) from None
-    creds = creds or folder / "keys" / "operator.creds"
-    return Address(url, config.run.name, creds, TlsFiles(ca=config.broker.ca, place="[broker]"))
 
 
 @asynccontextmanager

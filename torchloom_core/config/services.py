@@ -67,6 +67,12 @@ class Broker(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             raise ValueError(f"port: need this host's own in peers, was {self.port}")
 
     @property
+    def peers_url(self) -> str:
+        """Where clients connect: to any server of the cluster; empty if it is none."""
+        scheme = SECURE if self.certificate else "nats://"
+        return ",".join(f"{scheme}{peer}" for peer in self.peers)
+
+    @property
     def tls(self) -> TlsFiles:
         """Its files, for error messages under ``[broker]``."""
         return TlsFiles(self.certificate, self.key, self.ca, "[broker]")

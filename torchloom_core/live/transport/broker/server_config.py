@@ -59,10 +59,7 @@ class ServerConfig:
 
     def shared_url(self, port: int) -> str:
         """Return where clients of other hosts connect: to any server of the cluster."""
-        if not self.servers:
-            return nats_url(self._name, port, secure=self.is_secure)
-        scheme = SECURE if self.is_secure else "nats://"
-        return ",".join(f"{scheme}{peer}" for peer in self._settings.peers)
+        return self._settings.peers_url or nats_url(self._name, port, secure=self.is_secure)
 
     def check_certificate(self, port: int) -> None:
         """Raise ConfigError unless clients and, in a cluster, servers can verify it."""
