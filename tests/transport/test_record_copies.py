@@ -82,3 +82,22 @@ async def test_what_is_older_than_the_stream_is_missing_at_a_late_standby_and_th
     late, _ = await follow("late")
     await eventually(lambda: contents(late).get("events-000003.jsonl") == b"3" * (2 << 20))
     assert "events-000001.jsonl" not in contents(late)
+
+
+async def test_a_successor_stores_nothing_before_its_record_is_copied(copying, connect_bus):
+    root, _, follow = copying
+    copy, _ = await follow("copy")
+    await eventually(lambda: contents(copy) == contents(root))
+    bus = await connect_bus()
+    record = await bus.record_stream()
+    before, _ = await record.last()
+    later = epoch_folder(root, EPOCH + 1)
+    later.mkdir()
+    (later / "meta.json").write_bytes(b"{}")
+    sender = RecordSender(record, bus, Standby(), root, EPOCH + 1)
+    sending = asyncio.create_task(sender.run())
+    await sender.sent()
+    assert (await record.last())[0] > before
+    sending.cancel()
+    await asyncio.gather(sending, return_exceptions=True)
+    await sender.finish()

@@ -49,7 +49,7 @@ class RecordSender:
         self._root = root
         self._epoch = epoch
         self._files: GrowingFiles | None = None
-        self._looked = False
+        self._is_unread = self._is_made = False
         self._limited_log = RateLimitedLog(_log)
         self._wanted = self._sent = 0
         self._works = True
@@ -58,9 +58,10 @@ class RecordSender:
     async def sent(self) -> None:
         """Wait until what is on file now is stored at the broker, unless that fails or is slow.
 
-        A successor on another host then knows each decision that was acted on.
+        A successor on another host then knows each decision that was acted on, the first ones of
+        this Weaver included.
         """
-        if self._files is None or not self._works:
+        if (self._is_unread and self._files is None) or not self._works:
             return
         self._wanted += 1
         wanted = self._wanted
@@ -84,6 +85,8 @@ class RecordSender:
                     with suppress(TimeoutError):
                         async with asyncio.timeout(_EVERY_S):
                             await self._news.wait_for(lambda: self._wanted > self._sent)
+                if self._files is not None and not self._is_made:
+                    await self._make()  # an earlier Weaver's may have other limits
             except (BrokerError, OSError) as error:
                 async with self._news:
                     self._works = False
@@ -107,24 +110,33 @@ class RecordSender:
 
     async def _send(self) -> int:
         """Send some pieces, and return their number; none without standbys now or earlier."""
-        if self._files is None:
-            if not self._standbys.present:
-                if self._looked:
-                    return 0
-                _, had_some = await self._stream.last()
-                self._looked = True
-                if not had_some:
-                    return 0
-            await self._stream.make(self._settings.record_bytes, self._settings.record_age_s)
-            folder = epoch_folder(self._root, self._epoch)
-            self._files = await asyncio.to_thread(GrowingFiles, folder, self._epoch)
-        files = self._files
+        files = self._files or await self._open()
+        if files is None:
+            return 0
         pieces = await asyncio.to_thread(files.next_pieces, _MOST_PIECES)
         await self._lease.sure()
         for piece in pieces:
             await self._stream.append(piece)
             files.done(piece)
         return len(pieces)
+
+    async def _open(self) -> GrowingFiles | None:
+        """Begin to send, if standbys wait or have waited."""
+        if self._is_unread and not self._standbys.present:
+            return None
+        _, is_there = await self._stream.last()
+        self._is_unread = not (is_there or self._standbys.present)
+        if self._is_unread:
+            return None
+        if not is_there:
+            await self._make()
+        folder = epoch_folder(self._root, self._epoch)
+        self._files = await asyncio.to_thread(GrowingFiles, folder, self._epoch)
+        return self._files
+
+    async def _make(self) -> None:
+        await self._stream.make(self._settings.record_bytes, self._settings.record_age_s)
+        self._is_made = True
 
 
 class _Place(msgspec.Struct, frozen=True, kw_only=True):

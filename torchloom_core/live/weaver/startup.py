@@ -26,7 +26,7 @@ from torchloom_core.floor.errors import (
     SupersededError,
 )
 from torchloom_core.floor.files import write_private
-from torchloom_core.floor.first_done import first_done
+from torchloom_core.floor.first_done import end_all, first_done
 from torchloom_core.live.kernel.plugins.host import ActivePlugins
 from torchloom_core.live.trajectory.layout import newest_epoch, run_folder
 from torchloom_core.live.trajectory.writer import TrajectoryWriter, repair_earlier_epochs
@@ -279,6 +279,7 @@ class _Process:
         async with AsyncExitStack() as attempt:
             attempt.push_async_callback(sender.finish)
             attempt.callback(trajectory.close)
+            attempt.push_async_callback(end_all, asyncio.create_task(sender.run()))
             believed = self._rises.believed
             weaver = Weaver(config, plugins, bus, clock, epoch, trajectory, believed)
             weaver.operator_service.access, weaver.floods.cut = access, access.cut
@@ -290,7 +291,6 @@ class _Process:
             if self._standby:  # it may read much, and nothing waits for it
                 repairing = asyncio.create_task(_repair(trajectory, folder))
                 attempt.push_async_callback(asyncio.wait, {repairing})
-            attempt.callback(asyncio.create_task(sender.run()).cancel)
             stack.push_async_exit(attempt.pop_all())
         return weaver
 
