@@ -8,10 +8,21 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from experiments.chaos import commands, record
-from experiments.chaos.moments import DETECT_S, Span, died_alone, disturbances, down, overlap_s
+from experiments.chaos.copies import carried_out_twice, fill_in, gather
+from experiments.chaos.moments import (
+    DETECT_S,
+    Span,
+    away_of_cluster,
+    died_alone,
+    disturbances,
+    down,
+    overlap_s,
+)
 from experiments.chaos.record import Row
+from torchloom_core.live.trajectory.reader import read_epochs
 
 ANSWER_S = 1.0
 BACK_S = 2.0
@@ -20,6 +31,9 @@ BLOCKED_S = 1.0
 WAIT_S = 4.0
 AFTER_S = 12.0
 """Time that torchft may need after a trainer's end: a joiner waits, a timeout expires."""
+LIGHTHOUSE_S = 20.0
+"""Time for another lighthouse to start, and to wait for the groups that train."""
+RUN = "chaos"
 _PEER_GONE = "got exception in pg configure"
 OURS = re.compile(r'File "[^"]*/(torchloom_\w+/(?!demo_trainer\.py)[^"]*)", line (\d+)')
 BY_US = (
@@ -68,12 +82,31 @@ def judge(folder: Path) -> Findings:
     findings = Findings()
     _count_strikes(findings, timeline)
     _look_at_steps(findings, folder, timeline, requests)
-    _look_at_commands(findings, folder, timeline, requests)
+    kept = _kept(folder, timeline)
+    _look_at_commands(findings, folder, timeline, requests, kept)
     _look_at_ends(findings, folder, timeline)
-    _look_at_answers(findings, timeline, requests)
+    _look_at_answers(findings, requests, kept.away)
     _look_for_tracebacks(findings, folder)
-    _replay(findings, folder)
+    _replay(findings, kept.own)
     return findings
+
+
+class Kept(NamedTuple):
+    """Where the run's record is, and when it could not answer."""
+
+    own: Path
+    copies: Path | None
+    away: list[Span]
+
+
+def _kept(folder: Path, timeline: Sequence[Row]) -> Kept:
+    hosts = len(list(folder.glob("host-*")))
+    if not hosts:
+        spans = down(timeline, "weaver") + down(timeline, "broker")
+        return Kept(folder / "state" / "trajectory" / RUN, None, spans)
+    gathered = gather(folder, RUN, _bounds(timeline)[1])
+    spans = away_of_cluster(timeline, gathered.started_s, hosts)
+    return Kept(gathered.own, gathered.copies, spans)
 
 
 def _count_strikes(findings: Findings, timeline: Sequence[Row]) -> None:
@@ -104,7 +137,13 @@ def _look_at_steps(
         for row in record.rows(folder / f"{start['name']}.journal")
         if row["event"] == "drain"
     ]
-    patient = [Span(span.begin, span.end + AFTER_S, span.why) for span in struck] + pauses + leaves
+    lights = [
+        Span(row["t"], row["t"] + row["lasts_s"] + LIGHTHOUSE_S, "lighthouse struck")
+        for row in timeline
+        if row["event"] == "strike" and row["target"] in ("lighthouse", "host")
+    ]
+    patient = [Span(span.begin, span.end + AFTER_S, span.why) for span in struck]
+    patient += pauses + leaves + lights
     for start in starts:
         name = start["name"]
         rows = [row for row in record.rows(folder / f"{name}.jsonl") if "committed" in row]
@@ -165,13 +204,18 @@ def _bounds(timeline: Sequence[Row]) -> tuple[float, float]:
 
 
 def _look_at_commands(
-    findings: Findings, folder: Path, timeline: Sequence[Row], requests: Sequence[Row]
+    findings: Findings,
+    folder: Path,
+    timeline: Sequence[Row],
+    requests: Sequence[Row],
+    kept: Kept,
 ) -> None:
-    recorded = commands.read(folder / "state" / "trajectory" / "chaos")
-    away = [
-        span._replace(end=span.end + BACK_S)
-        for span in down(timeline, "weaver") + down(timeline, "broker")
-    ]
+    recorded = commands.read(kept.copies or kept.own)
+    if kept.copies:
+        fill_in(recorded, commands.read(kept.own))
+        recorded.proposals.clear()  # the first of two may have had no effect
+        findings.blame({"doubled": carried_out_twice(kept.copies)})
+    away = [span._replace(end=span.end + BACK_S) for span in kept.away]
     findings.blame(commands.faults(recorded, requests, away + recorded.backlogs))
     cut_short = {row["name"] for row in timeline if row["event"] == "end" and row.get("struck")}
     journals = [
@@ -182,7 +226,7 @@ def _look_at_commands(
     findings.blame(commands.operation_faults(recorded, journals))
     findings.counts["commands"] = len(recorded.ends)
     findings.counts["grants"] = len(recorded.granted)
-    findings.counts["lives of the Weaver"] = recorded.epochs
+    findings.counts["lives of the Weaver"] = len(list(read_epochs(kept.own)))
     for ends in recorded.ends.values():
         findings.counts.update(f"commands {status}" for _, status, _ in ends)
     findings.counts.update({f"outcomes {what}": count for what, count in recorded.results.items()})
@@ -222,12 +266,8 @@ def _look_at_ends(findings: Findings, folder: Path, timeline: Sequence[Row]) -> 
 ALONE = "ended by itself"
 
 
-def _look_at_answers(findings: Findings, timeline: Sequence[Row], requests: Sequence[Row]) -> None:
-    away = [
-        Span(span.begin - 0.1, span.end + BACK_S)
-        for what in ("weaver", "broker")
-        for span in down(timeline, what)
-    ]
+def _look_at_answers(findings: Findings, requests: Sequence[Row], spans: Sequence[Span]) -> None:
+    away = [Span(span.begin - 0.1, span.end + BACK_S) for span in spans]
     for row in requests:
         if row["event"] != "request" or row["verb"] not in ("status", "actions.stop"):
             continue
@@ -268,8 +308,7 @@ def _tracebacks(path: Path) -> list[str]:
     return found
 
 
-def _replay(findings: Findings, folder: Path) -> None:
-    root = folder / "state" / "trajectory" / "chaos"
+def _replay(findings: Findings, root: Path) -> None:
     command = [sys.executable, "-m", "torchloom_core.cli", "trajectory", "replay", str(root)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     incarnations = findings.counts["lives of the Weaver"]

@@ -3,12 +3,11 @@
 import asyncio
 import contextlib
 import logging
-import random
 import shutil
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,8 +16,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from experiments.chaos import record
+from experiments.chaos.hosts import Host, alone
 from experiments.chaos.person import Requester
-from experiments.chaos.processes import POLL_S, START_S, Daemon, Place, Server, strike
+from experiments.chaos.processes import POLL_S, START_S, Place, strike
 from torchloom_core.cli.options import Connection
 from torchloom_core.floor.errors import TorchloomError
 
@@ -32,10 +32,9 @@ class PlayError(TorchloomError):
 class LivePlay:
     """One live run, the tasks that keep it up, and how often what was struck."""
 
-    def __init__(self, place: Place, seed: int) -> None:
+    def __init__(self, place: Place, seed: int, hosts: Sequence[Host] = ()) -> None:
         self._place = place
-        self._daemon = Daemon(place, random.Random(f"{seed} weaver"))
-        self._server = Server(place)
+        self._hosts = hosts or alone(place, seed)
         self._requests = record.Record(place.folder / record.REQUESTS)
         self._frozen: dict[int, asyncio.Task[None]] = {}
         self._tasks: list[asyncio.Task[None]] = []
@@ -55,9 +54,13 @@ class LivePlay:
         return task
 
     async def _start_weaver(self) -> None:
-        self._go(self._daemon.keep_up())
-        self._go(self._server.watch())
-        await self._until(lambda: self._daemon.ready, START_S, "a Weaver that is ready")
+        for host in self._hosts:
+            self._go(host.keep_up())
+            self._go(host.watch_broker())
+        await self._until(self._weavers_are_ready, START_S, "Weavers that are ready")
+
+    def _weavers_are_ready(self) -> bool:
+        return all(host.ready for host in self._hosts)
 
     async def _cancel_all(self) -> None:
         for task in self._tasks:

@@ -1,5 +1,6 @@
 """Times at which a process was down, and the failures that explains."""
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -9,6 +10,12 @@ from experiments.chaos.record import Row
 DETECT_S = 2.5
 """Within this time after a trainer's end a step may still include it: torchft's heartbeat timeout
 is 1 s."""
+
+ELECT_S = 8.0
+"""Servers of a cluster elect another leader of a stream within about 6 s, and clients come back."""
+LEFT_S = 30.0
+"""After this time without an answer a client leaves a frozen server for another one."""
+TAKEN_S = 3.0
 
 
 class Span(NamedTuple):
@@ -39,6 +46,43 @@ def down(timeline: Sequence[Row], what: str) -> list[Span]:
     if since is not None:
         spans.append(Span(since, math.inf, f"{what} was dead"))
     return spans
+
+
+def away_of_cluster(
+    timeline: Sequence[Row], started_s: Sequence[tuple[float, int]], hosts: int
+) -> list[Span]:
+    """Return when a run with standbys could not answer, by its strikes and its take-overs.
+
+    ``started_s`` are begin and host of each epoch, in order. A server that was struck is away until
+    clients have left it and another one leads the streams; two of them take the others' majority.
+    """
+    spans: list[Span] = []
+    servers = [
+        [row for row in timeline if row.get("host") == number or row["event"] == "thaw"]
+        for number in range(hosts)
+    ]
+    of_server = [down([_as(row, "broker") for row in rows], "broker") for rows in servers]
+    for server in of_server:
+        spans += [Span(s.begin, min(s.end, s.begin + LEFT_S) + ELECT_S, s.why) for s in server]
+    for first, second in itertools.combinations(of_server, 2):
+        both = [(max(a.begin, b.begin), min(a.end, b.end)) for a in first for b in second]
+        spans += [Span(begin, end + ELECT_S, "no majority") for begin, end in both if begin < end]
+    for row in timeline:
+        if row["event"] != "strike" or row["target"] not in ("weaver", "host"):
+            continue
+        before = [one for one in started_s if one[0] <= row["t"]]
+        later = [begun for begun, _ in started_s if begun > row["t"]]
+        if before and before[-1][1] == row["host"]:
+            ends = [*later[:1], *([_thawed(timeline, row)] if row["kind"] == "freeze" else [])]
+            spans.append(Span(row["t"], min(ends, default=math.inf), "the leader was struck"))
+    # One that was replaced though it lives: its loop or its server stood still for a lease.
+    spans += [Span(begun - TAKEN_S, begun, "taken over") for begun, _ in started_s]
+    return spans
+
+
+def _as(row: Row, what: str) -> Row:
+    """Return the row; the strike of a host as that of its server."""
+    return {**row, "target": what} if row.get("target") == "host" else row
 
 
 def disturbances(timeline: Sequence[Row]) -> list[Span]:

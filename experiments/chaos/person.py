@@ -41,7 +41,7 @@ class Requester:
         try:
             if self._client is None:
                 address = find_weaver(self._connection)
-                self._client = await ControlClient.connect(address.url, address.run, address.creds)
+                self._client = await ControlClient.connect(*address)
             began = time.time()
             data = json.dumps(body).encode() if body is not None else b""
             if verb != "status":

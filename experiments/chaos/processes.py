@@ -1,12 +1,10 @@
 """The processes of one live run: their start, restart, and how they are struck.
 
-A Weaver that ends is restarted as systemd would, a trainer as a scheduler would. Only the
-lighthouse is never struck.
+A trainer that ends is restarted as a scheduler would.
 """
 
 import asyncio
 import contextlib
-import json
 import os
 import random
 import signal
@@ -28,7 +26,6 @@ FRESH_S = 3.0
 LIGHTHOUSE = ("--min_replicas", "1", "--join_timeout_ms", "10000", "--quorum_tick_ms", "100")
 HEARTBEAT_TIMEOUT_MS = 1000
 MARK = "CHAOS_RUN"
-GREETING = b"INFO "
 
 CONFIG = """
 [run]
@@ -78,6 +75,7 @@ class Place:
         self.folder = folder
         self.state = folder / "state"
         self.config = folder / "torchloom.toml"
+        self.text = config
         self.config.write_text(config.format(state=self.state, deadline_s=DEADLINE_S))
         self.timeline = record.Record(folder / record.TIMELINE)
         self.is_over = False
@@ -99,91 +97,6 @@ class Place:
                 if not ended and process.environ().get(MARK) == str(self.folder):
                     found.append(f"pid {process.pid}: {' '.join(process.cmdline())}")
         return [line for line in found if str(os.getpid()) != line.split()[1].rstrip(":")]
-
-
-class Daemon:
-    """The Weaver, started again whenever it ends."""
-
-    def __init__(self, place: Place, rng: random.Random) -> None:
-        self._place = place
-        self._rng = rng
-        self._starts = 0
-        self.process: subprocess.Popen[bytes] | None = None
-        self.struck = False
-        self.ready = False
-
-    @property
-    def pid(self) -> int:
-        """Its process id, 0 if it does not run."""
-        return self.process.pid if self.process and self.process.poll() is None else 0
-
-    async def keep_up(self) -> None:
-        """Start it, and again after a moment, until the run is over."""
-        while not self._place.is_over:
-            self._starts += 1
-            name = f"weaver-{self._starts}"
-            self.struck = self.ready = False
-            command = [sys.executable, "-m", "torchloom_core.cli", "weaver"]
-            command += ["--config", str(self._place.config)]
-            self.process = self._place.spawn(name, command, {})
-            self._place.timeline.add("start", what="weaver", name=name, pid=self.process.pid)
-            log = self._place.folder / f"{name}.out"
-            while self.process.poll() is None:
-                if not self.ready and "is ready" in log.read_text():
-                    self.ready = True
-                    self._place.timeline.add("ready", what="weaver", name=name)
-                await asyncio.sleep(POLL_S)
-            self._place.timeline.add(
-                "end",
-                what="weaver",
-                name=name,
-                status=self.process.returncode,
-                struck=self.struck,
-                last=last_line(self._place.folder / f"{name}.err"),
-            )
-            self.ready = False
-            await asyncio.sleep(self._rng.uniform(0.1, 1.5))
-
-
-class Server:
-    """The nats-server, which the Weaver starts and keeps up; here it is only watched."""
-
-    def __init__(self, place: Place) -> None:
-        self._place = place
-        self._up = 0
-
-    @property
-    def pid(self) -> int:
-        """Its process id, 0 if there is none at this moment."""
-        with contextlib.suppress(OSError, ValueError, psutil.Error):
-            pid = int(self._read()["pid"])
-            process = psutil.Process(pid)
-            ours = str(self._place.state) in " ".join(process.cmdline())
-            if ours and process.status() != psutil.STATUS_ZOMBIE:
-                return pid
-        return 0
-
-    async def watch(self) -> None:
-        """Write down whenever a new server greets its clients."""
-        while True:
-            pid = self.pid
-            if pid not in (0, self._up) and await self._greets():
-                self._up = pid
-                self._place.timeline.add("ready", what="broker", pid=pid)
-            await asyncio.sleep(POLL_S)
-
-    async def _greets(self) -> bool:
-        with contextlib.suppress(OSError, ValueError, TimeoutError):
-            async with asyncio.timeout(1):
-                reader, writer = await asyncio.open_connection("127.0.0.1", self._read()["port"])
-                greeting = await reader.read(len(GREETING))
-                writer.close()
-                return greeting == GREETING
-        return False
-
-    def _read(self) -> record.Row:
-        row: record.Row = json.loads((self._place.state / "broker" / "broker.json").read_text())
-        return row
 
 
 class Slot:

@@ -14,7 +14,8 @@ from experiments.bench.machine import with_torch
 from experiments.chaos import record
 from experiments.chaos.judge import BY_US, Findings
 
-TARGETS = ("weaver", "broker", "sidecar", "trainer")
+TARGETS = ("weaver", "broker", "sidecar", "trainer", "lighthouse", "host")
+_NAMES = {"weaver": "Weaver", "broker": "nats-server"}
 COLOURS = {"kill": "#b5482e", "freeze": "#1f6f8b"}
 
 _LABELS = {
@@ -71,7 +72,7 @@ def show(portions: Sequence[Portion], console: Console) -> int:
     struck = Table("", *columns, title="hit", title_justify="left")
     for target in TARGETS:
         counts = [str(total[f"{kind} {target}"]) for kind in ("kill", "freeze")]
-        struck.add_row({"broker": "nats-server"}.get(target, target), *counts)
+        struck.add_row(_NAMES.get(target, target), *counts)
     struck.add_row("all", str(total["kills"]), str(total["freezes"]))
     console.print(struck)
 
@@ -106,7 +107,7 @@ def draw(path: Path, portions: Sequence[Portion]) -> None:
                 axes.barh(lane, lasts_s, 0.6, at_s, color=COLOURS[kind])
             else:
                 axes.plot([at_s, at_s], [lane - 0.4, lane + 0.4], color=COLOURS[kind], lw=1)
-        axes.set_yticks(range(len(TARGETS)), ["Weaver", "nats-server", "sidecars", "trainers"])
+        axes.set_yticks(range(len(TARGETS)), [_NAMES.get(target, target) for target in TARGETS])
         axes.invert_yaxis()
         axes.tick_params(labelsize=7)
         axes.spines[["top", "right"]].set_visible(False)

@@ -6,13 +6,31 @@ from dataclasses import dataclass
 
 KILLS = {"weaver": 0.25, "broker": 0.2, "sidecar": 0.4, "trainer": 0.15}
 FREEZES = {"weaver": 0.3, "broker": 0.25, "sidecar": 0.3, "trainer": 0.15}
+CLUSTER_KILLS = {
+    "weaver": 0.25,
+    "broker": 0.2,
+    "sidecar": 0.25,
+    "trainer": 0.13,
+    "lighthouse": 0.07,
+    "host": 0.1,
+}
+CLUSTER_FREEZES = {
+    "weaver": 0.3,
+    "broker": 0.25,
+    "sidecar": 0.2,
+    "trainer": 0.1,
+    "lighthouse": 0.05,
+    "host": 0.1,
+}
+"""With standbys the lighthouse can be struck, too; and a host, which is all of its processes."""
 FREEZES_PER_KILL = 1 / 3
 SHORTEST_FREEZE_S, LONGEST_FREEZE_S = 0.2, 8.0
 STRIKE_EVERY_S = 1.5
+CLUSTER_STRIKE_EVERY_S = 2.0
 WITH_REQUEST = 0.5
 LATEST_S = 0.2
 ASK_EVERY_S = 0.8
-OVERTIME_S = 120.0
+OVERTIME_S, CLUSTER_OVERTIME_S = 120.0, 300.0
 """How late strikes may be: their target may have to restart first."""
 
 REQUESTS = {
@@ -64,28 +82,34 @@ class Script:
 
     strikes: tuple[Strike, ...]
     requests: tuple[Request, ...]
-
-    @property
-    def length_s(self) -> float:
-        """When the last strike is due, seconds."""
-        return self.strikes[-1].at_s
+    last_s: float
+    """Strikes that are later than this are omitted."""
 
 
-def write(seed: int, kills: int) -> Script:
+def write(seed: int, kills: int, *, with_standbys: bool = False) -> Script:
     """Return this many kills, a third as many freezes, and requests throughout."""
-    strikes = _strikes(random.Random(f"{seed} strikes"), kills)
-    requests = _requests(random.Random(f"{seed} wishes"), strikes[-1].at_s + OVERTIME_S)
-    return Script(strikes, requests)
+    own = (STRIKE_EVERY_S, KILLS, FREEZES)
+    if with_standbys:
+        own = (CLUSTER_STRIKE_EVERY_S, CLUSTER_KILLS, CLUSTER_FREEZES)
+    strikes = _strikes(random.Random(f"{seed} strikes"), kills, *own)
+    last_s = strikes[-1].at_s + (CLUSTER_OVERTIME_S if with_standbys else OVERTIME_S)
+    return Script(strikes, _requests(random.Random(f"{seed} wishes"), last_s), last_s)
 
 
-def _strikes(rng: random.Random, kills: int) -> tuple[Strike, ...]:
+def _strikes(
+    rng: random.Random,
+    kills: int,
+    every_s: float,
+    of_kills: dict[str, float],
+    of_freezes: dict[str, float],
+) -> tuple[Strike, ...]:
     kinds = ["kill"] * kills + ["freeze"] * round(kills * FREEZES_PER_KILL)
     rng.shuffle(kinds)
-    due = itertools.accumulate(rng.expovariate(1 / STRIKE_EVERY_S) for _ in kinds)
+    due = itertools.accumulate(rng.expovariate(1 / every_s) for _ in kinds)
     return tuple(
         Strike(
             at_s=at_s,
-            target=_draw(rng, KILLS if kind == "kill" else FREEZES),
+            target=_draw(rng, of_kills if kind == "kill" else of_freezes),
             kind=kind,
             pick=rng.random(),
             lasts_s=0.0 if kind == "kill" else rng.uniform(SHORTEST_FREEZE_S, LONGEST_FREEZE_S),

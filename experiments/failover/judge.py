@@ -1,23 +1,21 @@
 """Read what the trainers and the Weavers wrote, and count what was lost, doubled or late."""
 
 import itertools
-import math
-import shutil
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import msgspec
-
 from experiments.chaos import commands, record
+from experiments.chaos.copies import carried_out_twice, gather
 from experiments.chaos.moments import Span
-from torchloom_core.live.trajectory.layout import epochs
-from torchloom_core.live.trajectory.reader import EpochRecord, read_epochs
 
 LIMIT_S = 3.0
 WAIT_S = 4.0
 HOST_WAIT_S = 20.0
 RUN = "chaos"
+
+Journals = list[tuple[record.Row, list[record.Row], bool]]
 
 
 @dataclass
@@ -53,18 +51,24 @@ def judge(folder: Path) -> Findings:
             findings.blame("weaver ended", [f"{row['name']}: {row['status']}: {row['last']}"])
         elif row["event"] == "settled" and not row["at_rest"]:
             findings.blame("not settled", ["commands were open at the end"])
-    root = _gathered(folder, findings, at["ending"])
+    gathered = gather(folder, RUN, at["ending"])
+    root, findings.missing_s = gathered.copies, gathered.missing_s
     recorded = commands.read(root)
     requests = record.rows(folder / record.REQUESTS)
     always = [Span(at["begun"], at["ending"])]  # a Weaver is away at any time: none is "stuck"
     for kind, lines in commands.faults(recorded, requests, always).items():
         # A repeated request may find that the first one was ended before anything was sent.
         findings.blame(kind, [line for line in lines if not line.startswith("request ")])
-    findings.blame("doubled", _carried_out_twice(root))
+    findings.blame("doubled", carried_out_twice(root))
     starts = [row for row in timeline if row["event"] == "start" and row["what"] == "trainer"]
     journals = [(row, record.rows(folder / f"{row['name']}.journal"), False) for row in starts]
     for kind, lines in commands.operation_faults(recorded, journals).items():
         findings.blame(kind, lines)
+    findings.blame("fence", _fence_faults(recorded, journals))
+    struck = [row["t"] for row in timeline if row["event"] == "strike"]
+    findings.counts["strikes while a change of all ranks was made"] = _strikes_of_changes(
+        recorded, struck
+    )
     findings.counts["commands"] = len(recorded.ends)
     for ends in recorded.ends.values():
         findings.counts.update(f"commands {status}" for _, status, _ in ends)
@@ -77,6 +81,45 @@ def judge(folder: Path) -> Findings:
         if "Traceback" in path.read_text(errors="replace"):
             findings.blame("tracebacks", [path.name])
     return findings
+
+
+def _fence_faults(recorded: commands.CommandRecord, journals: Journals) -> list[str]:
+    """Return the changes that ranks made at different steps, or that the record has wrong."""
+    steps: dict[int, dict[int, int]] = defaultdict(dict)
+    found = []
+    for start, rows, _ in journals:
+        for row in rows:
+            if row["event"] == "set_shared":
+                if start["pid"] in steps[row["value"]]:
+                    found.append(f"{start['name']}: shared {row['value']} was set twice")
+                steps[row["value"]][start["pid"]] = row["step"]
+    for value, at in steps.items():
+        if len(set(at.values())) > 1 or len(at) < len(journals):
+            found.append(f"shared {value}: at steps {sorted(at.values())}")
+    pids = {incarnation: pid for pid, incarnation in recorded.pids.items()}
+    for command, body in _changes(recorded):
+        value, pid = body["do"]["do"]["values"]["shared"], pids[body["worker"], body["incarnation"]]
+        applied = [status for _, status, _ in recorded.ends.get(command, ())].count("applied")
+        if applied != (pid in steps[value]):
+            made = "made" if pid in steps[value] else "not made"
+            found.append(f"{command}: shared {value} was {made}, and is applied {applied} times")
+    return found
+
+
+def _strikes_of_changes(recorded: commands.CommandRecord, struck: list[float]) -> int:
+    spans = [
+        (recorded.issued_s[command], recorded.ends[command][0][0])
+        for command, _ in _changes(recorded)
+        if command in recorded.issued_s and recorded.ends[command]
+    ]
+    return sum(any(begin < t < end for begin, end in spans) for t in struck)
+
+
+def _changes(recorded: commands.CommandRecord) -> Iterator[tuple[str, record.Row]]:
+    """Yield the commands that change all ranks at one step."""
+    for command, body in recorded.commands.items():
+        if body["do"]["verb"] == "fenced_change":
+            yield command, body
 
 
 def _look_at_steps(
@@ -97,58 +140,3 @@ def _look_at_steps(
             findings.stall_s = max(findings.stall_s, after["t"] - before["t"])
     ended = [row for row in timeline if row["event"] == "end" and row["t"] < ending]
     findings.blame("trainers died", [f"{row['name']}: {row['last']}" for row in ended])
-
-
-def _gathered(folder: Path, findings: Findings, ending: float) -> Path:
-    """Gather each epoch's record as others copied it, and measure how far behind it they were.
-
-    What a leader wrote last and could not copy has had no effect: it was neither stored nor sent.
-    """
-    root = folder / "gathered"
-    shutil.rmtree(root, ignore_errors=True)
-    next_s = math.inf
-    hosts = [host / "state" / "trajectory" / RUN for host in sorted(folder.glob("host-*"))]
-    for epoch in sorted({epoch for host in hosts for epoch in epochs(host)}, reverse=True):
-        name = f"epoch-{epoch:06d}"
-        found = [host / name for host in hosts if (host / name / "meta.json").exists()]
-        if not found:
-            continue
-        last_s = {one: _last_s(one) for one in found}
-        own, *copies = sorted(found, key=lambda one: (-last_s[one], -_size(one)))
-        # A frozen one writes some more once it goes on; and the end of the run ends the copies.
-        if last_s[own] <= min(next_s, ending):
-            findings.missing_s += [max(0.0, last_s[own] - last_s[one]) for one in copies]
-        next_s = EpochRecord(own).meta.started_ns / 1e9
-        shutil.copytree((copies or [own])[0], root / name)
-    return root
-
-
-def _carried_out_twice(root: Path) -> list[str]:
-    """Return each request of which more than one proposal was carried out."""
-    proposals: dict[str, list[str]] = {}
-    done: set[str] = set()
-    for epoch in read_epochs(root):
-        sent_as = ""
-        for line in epoch.lines():
-            if line.n == 0:
-                body = msgspec.json.decode(line.body) if line.kind == "request" else {}
-                sent_as = body.get("sent_as", "")
-            elif line.kind == "proposed" and sent_as:
-                proposals.setdefault(sent_as, []).append(line.id)
-            elif line.kind == "outcome":
-                body = msgspec.json.decode(line.body)
-                if body["result"] == "done":
-                    done.add(body["verdict"])
-    twice = {sent_as: done.intersection(ids) for sent_as, ids in proposals.items()}
-    return [f"{sent_as}: {sorted(ids)}" for sent_as, ids in twice.items() if len(ids) > 1]
-
-
-def _last_s(folder: Path) -> float:
-    last = EpochRecord(folder).meta.started_ns / 1e9
-    for line in EpochRecord(folder).lines():
-        last = line.ts_ns / 1e9
-    return last
-
-
-def _size(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.iterdir())

@@ -1,6 +1,7 @@
 """Strike the leading Weaver of a live run again and again, while a client sends requests."""
 
 import asyncio
+import contextlib
 import itertools
 import json
 import random
@@ -14,7 +15,8 @@ from nats.errors import Error as NatsError
 from experiments.chaos.live_play import LivePlay
 from experiments.chaos.person import Requester
 from experiments.chaos.processes import Place, Slot, start_lighthouse, strike
-from experiments.failover.weavers import COUNT, StandbyWeaver, start_relay, start_server
+from experiments.failover.link import Link
+from experiments.failover.weavers import StandbyWeaver, start_relay, start_server, url_of
 from torchloom_core.cli.options import Connection
 from torchloom_core.live.transport.ports import lasting_port
 from torchloom_core.wire import subjects
@@ -25,6 +27,12 @@ READY_S = 40.0
 ASK_S = 0.25
 LOOK_S = 0.02
 TAKEOVER_LIMIT_S = 30.0
+KINDS = ("kill", "freeze", "cut")
+FENCED = "shared"
+FENCED_SHARE = 0.4
+"""Share of strikes that wait for a change of all ranks at one step, and come while it is made."""
+FENCED_S = 0.3
+FENCED_WAIT_S = 20.0
 DURING_SHARE = 0.2
 """Share of strikes that are followed by one of the Weaver that takes over."""
 
@@ -37,24 +45,35 @@ SETTLE_S = 60.0
 class Failover(LivePlay):
     """One live run, its Weavers, and the strikes of whichever leads."""
 
-    def __init__(self, place: Place, seed: int, strikes: int, *, hosts: bool) -> None:
+    def __init__(
+        self,
+        place: Place,
+        seed: int,
+        strikes: int,
+        weavers: int,
+        *,
+        hosts: bool = False,
+        twice: bool = False,
+    ) -> None:
         super().__init__(place, seed)
+        self._twice = twice
         self._seed = seed
         self._strikes = strikes
         self._hosts = hosts
-        self._ports = [lasting_port("127.0.0.1") for _ in range(COUNT)] if hosts else [0] * COUNT
+        self._ports = [lasting_port("127.0.0.1") if hosts else 0 for _ in range(weavers)]
         self._rng = random.Random(seed)
         self._weavers: list[StandbyWeaver] = []
         self._slots: list[Slot] = []
         self._client = None
-        self._url = ""
+        self._server_port = 0
+        self._fenced = asyncio.Event()
         self.done = 0
         self.requested = 0
         self.longest_s = 0.0
 
     async def run(self, show: Callable[[], None]) -> None:
         """Play from the first start to the last end."""
-        server, self._url = start_server(self._place)
+        server, self._server_port = start_server(self._place)
         if self._hosts:
             lighthouse, where = start_relay(self._place, self._ports)
         else:
@@ -81,13 +100,13 @@ class Failover(LivePlay):
                 strike(int(line.split()[1].rstrip(":")), signal.SIGKILL)
 
     async def _start(self, lighthouse: str) -> None:
-        for number in range(1, COUNT + 1):
+        for number, port in enumerate(self._ports, 1):
             rng = random.Random(f"{self._seed} weaver {number}")
-            self._weavers.append(
-                StandbyWeaver(self._place, number, self._url, rng, self._ports[number - 1])
-            )
+            link = Link(self._server_port)
+            self._go(link.serve())
+            self._weavers.append(StandbyWeaver(self._place, number, link, rng, port))
             self._go(self._weavers[-1].keep_up())
-        self._client = await nats.connect(self._url, max_reconnect_attempts=-1)
+        self._client = await nats.connect(url_of(self._server_port), max_reconnect_attempts=-1)
         await self._until(lambda: self._has_join_file(), START_S, "a leader's join.json")
         rng = random.Random(f"{self._seed} trainers")
         for group in GROUPS:
@@ -98,15 +117,21 @@ class Failover(LivePlay):
 
     def _has_join_file(self) -> bool:
         for weaver in self._weavers:
-            weaver.give_join_file()
+            weaver.give_join_file(self._server_port)
         return (self._place.state / "join.json").exists()
 
     # --- strikes ---
 
     async def _strike(self) -> None:
         leader, epoch = await self._leader(standbys=2)
-        await asyncio.sleep(self._rng.uniform(0.0, 1.5))
-        again = self._rng.random() < DURING_SHARE
+        if self._rng.random() < FENCED_SHARE:
+            self._fenced.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._fenced.wait(), FENCED_WAIT_S)
+            await asyncio.sleep(self._rng.uniform(0.0, FENCED_S))
+        else:
+            await asyncio.sleep(self._rng.uniform(0.0, 1.5))
+        again = self._twice or self._rng.random() < DURING_SHARE
         marks = {one.number: one.log.count("taking over") for one in self._weavers}
         struck_s = self._hit(leader)
         if again and (second := await self._taking_over(marks, leader)) is not None:
@@ -129,7 +154,7 @@ class Failover(LivePlay):
         self._place.timeline.add("taken_over", seconds=took_s, again=again)
 
     def _hit(self, weaver: StandbyWeaver) -> float:
-        kind = "host" if self._hosts else self._rng.choice(("kill", "freeze"))
+        kind = "host" if self._hosts else self._rng.choice(KINDS)
         self._place.timeline.add("strike", target="weaver", kind=kind, number=weaver.number)
         struck_s = time.monotonic()
         if kind == "host":
@@ -137,9 +162,8 @@ class Failover(LivePlay):
         elif kind == "kill":
             weaver.kill()
         else:
-            pid = weaver.pid
-            lasts_s = self._rng.uniform(2.5, 7.0)
-            self._frozen[pid] = self._go(weaver.freeze(lasts_s))
+            harm = weaver.freeze if kind == "freeze" else weaver.cut
+            self._frozen[weaver.pid] = self._go(harm(self._rng.uniform(2.5, 7.0)))
         self.done += 1
         self.struck[kind] += 1
         return struck_s
@@ -182,11 +206,13 @@ class Failover(LivePlay):
 
     async def _request_all(self) -> None:
         """Send one request after the other, each until it is answered, under one id."""
-        connection = Connection(config=self._weavers[0].config)
+        connection = Connection(config=self._weavers[0].config, url=url_of(self._server_port))
         requester = Requester(connection, self._requests, "person")
         for number, (verb, body) in enumerate(self._wanted()):
             if self.doing != "striking":
                 return
+            if body.get("knob") == FENCED:
+                self._fenced.set()
             for _ in range(TRIES):
                 answer = await requester.request(verb, {**body, "id": f"request-{number}"})
                 if answer is not None:
@@ -204,6 +230,8 @@ class Failover(LivePlay):
                 case 1:
                     one = {"worker": f"{group}-0"}
                     yield "knob.set", {"knob": "counter", "value": value, "sure": True, **one}
+                case 2:
+                    yield "knob.set", {"knob": FENCED, "value": value, "sure": True}
                 case _:
                     yield "knob.set", {"knob": "counter", "value": value, "sure": True}
 

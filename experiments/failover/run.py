@@ -20,6 +20,7 @@ from experiments.chaos.live_play import PlayError, play_with_bar
 from experiments.chaos.processes import Place
 from experiments.failover.judge import judge
 from experiments.failover.play import Failover
+from experiments.failover.weavers import COUNT
 
 HERE = Path(__file__).parent
 
@@ -31,6 +32,10 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
         "--hosts", action="store_true", help="kill the leader with its lighthouse, behind a relay"
+    )
+    parser.add_argument("--weavers", type=int, default=COUNT, help="the leader and its standbys")
+    parser.add_argument(
+        "--twice", action="store_true", help="always strike the Weaver that takes over, too"
     )
     parser.add_argument("--again", action="store_true", help="judge the stored logs, play nothing")
     parser.add_argument("--out", type=Path, default=Path("build/failover"), help="logs, records")
@@ -63,9 +68,8 @@ def main() -> int:
         "cores": os.cpu_count(),
     }
     options.results.mkdir(parents=True, exist_ok=True)
-    (options.results / ("hosts.json" if options.hosts else "results.json")).write_text(
-        json.dumps(results, indent=2) + "\n"
-    )
+    name = "hosts" if options.hosts else "twice" if options.twice else "results"
+    (options.results / f"{name}.json").write_text(json.dumps(results, indent=2) + "\n")
     console.print_json(data=results)
     console.print(f"logs in {folder}", markup=False)
     return int(bool(findings.faults))
@@ -80,7 +84,14 @@ def _play(options: argparse.Namespace, folder: Path, console: Console) -> int:
 
     try:
         play_with_bar(
-            lambda: Failover(Place(folder), options.seed, options.strikes, hosts=options.hosts),
+            lambda: Failover(
+                Place(folder),
+                options.seed,
+                options.strikes,
+                options.weavers,
+                hosts=options.hosts,
+                twice=options.twice,
+            ),
             folder,
             "person.err",
             options.strikes,

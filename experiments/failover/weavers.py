@@ -4,18 +4,18 @@ import asyncio
 import contextlib
 import json
 import random
-import shutil
 import signal
 import subprocess
 import sys
 import time
 
 from experiments.chaos.processes import POLL_S, Place, last_line, strike
+from experiments.failover.link import Link
 from torchloom_core.live.transport.broker.binary import find_server
 from torchloom_core.live.transport.ports import lasting_port
 
 COUNT = 4
-"""So that at least two stand by at each strike, while one is started again."""
+"""By default, so that at least two stand by at each strike, while one is started again."""
 CONFIG = """
 [run]
 name = "chaos"
@@ -41,14 +41,14 @@ join_timeout_s = 10.0
 """
 
 
-def start_server(place: Place) -> tuple[subprocess.Popen[bytes], str]:
-    """Start the nats-server that all use; return it and its URL."""
+def start_server(place: Place) -> tuple[subprocess.Popen[bytes], int]:
+    """Start the nats-server that all use; return it and its port."""
     port = lasting_port("127.0.0.1")
     config = place.folder / "nats.conf"
     store = place.folder / "jetstream"
     config.write_text(f'host: 127.0.0.1\nport: {port}\njetstream {{ store_dir: "{store}" }}\n')
     process = place.spawn("nats", [str(find_server()), "-c", str(config)], {})
-    return process, f"nats://127.0.0.1:{port}"
+    return process, port
 
 
 def start_relay(place: Place, ports: list[int]) -> tuple[subprocess.Popen[bytes], str]:
@@ -59,13 +59,19 @@ def start_relay(place: Place, ports: list[int]) -> tuple[subprocess.Popen[bytes]
     return place.spawn("relay", [*command, *places], {}), f"http://{bind}"
 
 
+def url_of(port: int) -> str:
+    """Return the URL of a server on this machine."""
+    return f"nats://127.0.0.1:{port}"
+
+
 class StandbyWeaver:
     """One of the Weavers: it is started again whenever it ends, and may be frozen."""
 
     def __init__(
-        self, place: Place, number: int, url: str, rng: random.Random, lighthouse_port: int
+        self, place: Place, number: int, link: Link, rng: random.Random, lighthouse_port: int
     ) -> None:
         self._place = place
+        self._link = link
         self._rng = rng
         self._starts = 0
         self.number = number
@@ -73,7 +79,7 @@ class StandbyWeaver:
         self.folder.mkdir()
         self.config = self.folder / "torchloom.toml"
         light = LIGHTHOUSE.format(port=lighthouse_port) if lighthouse_port else ""
-        self.config.write_text(CONFIG.format(url=url) + light)
+        self.config.write_text(CONFIG.format(url=url_of(link.port)) + light)
         self.process: subprocess.Popen[bytes] | None = None
         self.frozen = self.struck = False
 
@@ -121,6 +127,13 @@ class StandbyWeaver:
             strike(json.loads(path.read_text())["pid"], signal.SIGKILL)
         self.kill()
 
+    async def cut(self, lasts_s: float) -> None:
+        """Cut its connection to the server for a while."""
+        self.frozen = True
+        await self._link.cut(lasts_s)
+        self.frozen = False
+        self._place.timeline.add("whole", number=self.number)
+
     async def freeze(self, lasts_s: float) -> None:
         """Stop it for a while."""
         pid, self.frozen = self.pid, True
@@ -132,12 +145,16 @@ class StandbyWeaver:
             self.frozen = False
             self._place.timeline.add("thaw", pid=pid, t_s=time.time())
 
-    def give_join_file(self) -> None:
-        """Copy the file by which trainers find the run, once this Weaver has written it."""
+    def give_join_file(self, server_port: int) -> None:
+        """Copy the file by which trainers find the run, once this Weaver has written it.
+
+        They connect to the server itself.
+        """
         path = self.folder / "state" / "join.json"
         if path.exists():
             self._place.state.mkdir(exist_ok=True)
-            shutil.copy(path, self._place.state / "join.json")
+            join = json.loads(path.read_text()) | {"url": url_of(server_port)}
+            (self._place.state / "join.json").write_text(json.dumps(join))
 
     def stop(self) -> None:
         """End it, and wait."""

@@ -164,7 +164,7 @@ class Play(LivePlay):
             return
         kill = due.kind == "kill"
         if kill and due.target == "weaver":
-            self._daemon.struck = True
+            self._hosts[0].struck = True
         if kill and due.target == "trainer" and slot is not None:
             slot.struck = True
         self._place.timeline.add(
@@ -181,9 +181,9 @@ class Play(LivePlay):
     def _victim(self, due: Strike) -> tuple[int, Slot | None]:
         """Return the process to strike, or 0: one group with the weights must remain."""
         if due.target == "weaver":
-            return self._daemon.pid, None
+            return self._hosts[0].weaver, None
         if due.target == "broker":
-            return self._server.pid, None
+            return self._hosts[0].broker, None
         slots = [slot for slot in self._slots if slot.alive]
         if due.target == "sidecar":
             slot = slots[int(due.pick * len(slots))] if slots else None
