@@ -1,6 +1,7 @@
 """The Weaver's state in the bucket: one key an entry, and one Weaver's at a time."""
 
 import pytest
+from nats.js.api import DeliverPolicy
 
 from torchloom_core.floor.errors import (
     BrokerError,
@@ -132,3 +133,24 @@ async def test_an_invalid_epoch_of_the_state_is_one_clear_line(weavers):
     with pytest.raises(BrokerError, match=r"key whole: need a whole number, was b'\\xff") as caught:
         await bus.state.left()
     assert len(str(caught.value)) < 200
+
+
+async def test_a_state_is_read_whole_from_a_cluster_of_which_a_server_is_behind(weavers):
+    """The first consumer is on a server that has stored nothing of it yet."""
+    first, epoch = await weavers()
+    await first.state.left()
+    await first.state.take_over()
+    await first.store({"actions.stopped": b"1", "knob.lr": b"2"})
+    second, _ = await weavers()
+    second.state._streams.copies = 3
+    add, seen = second.state._js.add_consumer, []
+
+    async def behind(stream, config):
+        if not seen:
+            config.deliver_policy, config.opt_start_seq = DeliverPolicy.BY_START_SEQUENCE, 1 << 40
+        seen.append(config)
+        return await add(stream, config)
+
+    second.state._js.add_consumer = behind
+    assert await second.state.left() == (epoch, {"actions.stopped": b"1", "knob.lr": b"2"})
+    assert len(seen) == 2

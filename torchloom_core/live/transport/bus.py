@@ -73,7 +73,7 @@ class NatsBus:
         servers: int = 0,
     ) -> None:
         self._link, self._another = link, another
-        self._run = run
+        self._run, self._servers = run, servers
         self._clock = clock
         self.lease = lease
         self.standbys = Standbys(link, f"{_inbox(run)}.standby")
@@ -274,7 +274,7 @@ class NatsBus:
 
     async def record_stream(self) -> RecordStream:
         """Return the stream of trajectory files, over a connection of its own."""
-        return RecordStream(await self._service_link(None), self._run)
+        return RecordStream(await self._service_link(None), self._run, self._servers)
 
     async def _service_link(self, admits: Admits | None) -> Connection:
         service_link = await self._another(admits=admits)

@@ -153,6 +153,9 @@ class JetStream:
             there = True
             try:
                 try:
+                    if not self._awaits:  # a server that has just started sees too few others
+                        stored = (await self.context.stream_info(name)).config.num_replicas or 1
+                        config.num_replicas = max(self.copies, stored)
                     # Update first: to create an existing stream counts its size twice.
                     await self.context.update_stream(config)
                 except nats.js.errors.NotFoundError:

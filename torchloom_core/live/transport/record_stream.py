@@ -38,10 +38,14 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecordStream:
-    """The stream ``TL_RECORD_<run>``, bounded by bytes and age: the oldest pieces are deleted."""
+    """The stream ``TL_RECORD_<run>``, bounded by bytes and age: the oldest pieces are deleted.
 
-    def __init__(self, link: Connection, run: str) -> None:
+    ``servers``: how many the cluster has, if that is known.
+    """
+
+    def __init__(self, link: Connection, run: str, servers: int = 0) -> None:
         self._link = link
+        self._servers = servers
         self._run = run
         self._name = subjects.record_stream(run)
         self._js: JetStreamContext = link.client.jetstream(timeout=_STORED_S)
@@ -50,7 +54,7 @@ class RecordStream:
 
     async def make(self, most_bytes: int, age_s: float) -> None:
         """Make the stream, smaller if the server has less room; BrokerError if it has none."""
-        streams = JetStream(self._link, self._run)
+        streams = JetStream(self._link, self._run, self._servers)
         for part in _SIZES:
             size = most_bytes // part
             accepts = subjects.record(self._run, "*")

@@ -1,5 +1,6 @@
 """The run's key-value bucket: the Weaver's state for its successor, and the epoch."""
 
+import asyncio
 import logging
 import re
 import time
@@ -27,6 +28,8 @@ _HIGHEST_EPOCH = 1 << 53
 """The largest integer that JSON readers represent exactly."""
 WHOLE_KEY = "whole"
 """The epoch whose entries are the whole state."""
+READ_KEY = "read"
+"""Written by a reader on a cluster; it has the state once it has read its own write."""
 
 _EPOCH_ZERO_S = 1_767_225_600
 
@@ -43,6 +46,8 @@ _MARKS = {"KV-Operation", "Nats-Marker-Reason"}
 
 _READ_S = 10.0
 """How long the server keeps the consumer of a reader that was cut off."""
+_BEHIND_S = 0.05
+"""A reader waits so long for a server that has not stored all entries yet."""
 
 
 class StateBucket:
@@ -185,6 +190,24 @@ class StateBucket:
     async def _newest(self, keys: str, *, headers_only: bool = False) -> list[Msg]:
         """Return the newest message of each of the bucket's keys, including deletions.
 
+        On a cluster any server may answer, also one that is a moment behind the others: what it
+        has is everything only if it has the write that was made here before.
+        """
+        if self._streams.copies == 1:
+            return await self._on_a_server([self._subject(keys)], headers_only)
+        place = await self._bucket.put(READ_KEY, b"")
+        mark = self._subject(READ_KEY)
+        filters = [self._subject(keys), mark] if keys != ">" else [self._subject(keys)]
+        while True:
+            found = await self._on_a_server(filters, headers_only)
+            marks = [one for one in found if one.subject == mark]
+            if marks and marks[0].metadata.sequence.stream >= place:
+                return [one for one in found if one.subject != mark]
+            await asyncio.sleep(_BEHIND_S)
+
+    async def _on_a_server(self, filters: list[str], headers_only: bool) -> list[Msg]:
+        """Return the newest message of each subject, as one server of the bucket has them.
+
         The server states their number before it sends them. nats-py's own watch requests the
         number afterwards; if that answer comes first, a full bucket looks empty.
         """
@@ -192,7 +215,7 @@ class StateBucket:
         consumer = await self._js.add_consumer(
             stream,
             ConsumerConfig(
-                filter_subject=self._subject(keys),
+                filter_subjects=filters,
                 deliver_policy=DeliverPolicy.LAST_PER_SUBJECT,
                 ack_policy=AckPolicy.NONE,
                 headers_only=headers_only,
