@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 import os
 import signal
+import time
+from array import array
 
 import msgspec
 import psutil
@@ -15,6 +17,10 @@ from torchloom_core.wire.messages import Exit, Hello, JoinFile, Note
 from torchloom_core.wire.operations import Checkpoint, Pause, Resume, SetKnob
 
 pytestmark = pytest.mark.integration
+
+
+def times(batch):
+    return array("q", batch.ts_ns)
 
 
 @pytest.mark.long
@@ -65,7 +71,7 @@ async def test_an_ack_lost_with_its_sidecar_is_sent_by_the_next(weaver, start_tr
     assert (await weaver.final()).status == "applied"
 
 
-async def test_a_killed_broker_delays_commands_and_loses_none(weaver, start_trainer, broker):
+async def test_a_killed_broker_delays_commands_and_samples(weaver, start_trainer, broker):
     trainer = start_trainer()
     hello = await weaver.admit()
     await trainer.goes_on()
@@ -75,11 +81,15 @@ async def test_a_killed_broker_delays_commands_and_loses_none(weaver, start_trai
     server = psutil.Process(broker.pid)
     server.kill()
     await asyncio.to_thread(psutil.wait_procs, [server], DEADLINE_S)
+    killed_ns = time.time_ns()
+    await trainer.goes_on()
+    started_ns = time.time_ns()
     await broker.start()
     assert (await weaver.final("set")).status == "applied"
     assert (await weaver.final("resume")).status == "applied"
     await trainer.goes_on()
     assert trainer.journal("set") == [{"event": "set", "value": 2.0}]
+    await weaver.beat(lambda batch: any(killed_ns < ns < started_ns for ns in times(batch)))
     await weaver.send_roll_call()  # as the Weaver does when it is back: it may have missed a hello
     await weaver.until(lambda: sum(isinstance(event, Hello) for event in list(weaver.events)) >= 2)
 

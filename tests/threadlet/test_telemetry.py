@@ -52,8 +52,12 @@ def test_a_heap_of_samples_is_cut_into_messages_that_fit():
     assert all(len(encode_telemetry(batch)) < MAX_MESSAGE_BYTES / 2 for batch in batches)
 
 
-def test_samples_dropped_while_the_broker_is_away_are_counted():
+def test_samples_that_become_old_while_the_broker_is_away_are_dropped_and_counted():
     heartbeat = heartbeat_with([(1, {"loss": 1.0}), (2, {"loss": 2.0})])
+    heartbeat.drop(before_ns=2)
+    [batch] = heartbeat.batches({})
+    assert (batch.dropped, batch.metrics, batch.ts_ns) == (3, ("loss",), (2).to_bytes(8, "little"))
+    heartbeat.take(ipc.Samples(state="training", step=4, progress_ns=0, rows=[(3, {"loss": 3.0})]))
     heartbeat.drop()
     [batch] = heartbeat.batches({})
     assert (batch.dropped, batch.metrics) == (4, ())

@@ -30,6 +30,7 @@ _CONNECT_S = 10.0
 _POLL_S = 0.2
 _RECONNECT_WAITS_S = (0.1, 5.0)
 _LOOK_S = 0.5
+_SETTLES_S = 1.0
 _ENROL_WAITS_S = (0.2, 5.0)
 _LONGEST_WAIT_S = 60.0
 _REFUSED_WAIT_S = 5.0
@@ -89,6 +90,7 @@ class Connection:
         self._keys = keys or Keys(seed="")
         self._unset = unset
         self._was_up = False
+        self._settled_s = 0.0
         self._on_up = on_up
         self._on_keys = on_keys
         self._on_admission = on_admission
@@ -105,6 +107,12 @@ class Connection:
     def client(self) -> Client | None:
         """The client if it is connected now."""
         return self._client if self._client is not None and self._client.is_connected else None
+
+    @property
+    def settled_client(self) -> Client | None:
+        """The client once the Weaver has had time to connect again, too: it may come later."""
+        settled = asyncio.get_running_loop().time() >= self._settled_s
+        return self.client if settled else None
 
     @property
     def mark(self) -> str:
@@ -296,6 +304,8 @@ class Connection:
         self._refusals = 0
         self._again.reset()
         self._last_line = ""
+        if self._was_up:
+            self._settled_s = asyncio.get_running_loop().time() + _SETTLES_S
         self._was_up = True
         self._up.set()
         await self._on_up(self._client)

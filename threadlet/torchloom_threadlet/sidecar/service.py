@@ -47,6 +47,9 @@ from torchloom_threadlet.trainer.command_inbox import ack_of
 
 _FINAL_FLUSH_S = 30.0
 _LINK_END_S = 0.5
+_KEPT_NS = 10_000_000_000
+"""How old samples may become without a broker. Those of 10,000 workers come at once afterwards."""
+
 _logger = logging.getLogger(__name__)
 
 
@@ -290,9 +293,11 @@ class Sidecar:
         subject = subjects.telemetry(hello.run, hello.worker, hello.incarnation)
         while not self._has_ended:
             self._urgent.clear()
-            client = self._uplink.client
-            if client is None or self._overdue:
-                self._heartbeat.drop()  # no broker, or the trainer hangs: it is not alive
+            client = self._uplink.settled_client
+            if self._overdue:
+                self._heartbeat.drop()  # the trainer hangs: it is not alive
+            elif client is None:
+                self._heartbeat.drop(before_ns=time.time_ns() - _KEPT_NS)
             else:
                 with contextlib.suppress(*BROKER_ERRORS):
                     for batch in self._heartbeat.batches(self._gauges()):

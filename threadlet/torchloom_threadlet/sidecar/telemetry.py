@@ -70,10 +70,11 @@ class Batches:
             del self._rows[:excess]
         return changed
 
-    def drop(self) -> None:
-        """Drop and count waiting samples: there is no broker."""
-        self._dropped += len(self._rows)
-        self._rows.clear()
+    def drop(self, before_ns: int | None = None) -> None:
+        """Drop and count the waiting samples taken before a time; None: all."""
+        kept = [row for row in self._rows if before_ns is not None and row[0] >= before_ns]
+        self._dropped += len(self._rows) - len(kept)
+        self._rows = kept
 
     def batches(self, gauges: Mapping[str, float]) -> list[Telemetry]:
         """Return all waiting samples, in at least one batch, each within the size limit."""
