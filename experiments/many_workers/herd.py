@@ -23,6 +23,7 @@ import msgspec
 import nats.errors
 from rich.console import Console
 
+from experiments.many_workers.lost_telemetry import LostTelemetry
 from experiments.many_workers.run import RUN, Person, Weaver
 from experiments.many_workers.thin_worker import COUNTS, Counters, Herd, act
 from torchloom_core.cli.status_command import render
@@ -182,7 +183,7 @@ class Trial:
                 await self._kill_broker(herds)
             for counters in herds.counters:
                 counters.stop_beats()
-            await asyncio.sleep(2)
+            await self._read_all(person)
         finally:
             if pressing is not None:
                 pressing.cancel()
@@ -263,19 +264,32 @@ class Trial:
         await asyncio.sleep(self._options.settle)
         self._note("hellos a worker", (herds.get("hellos") - hellos) / self._options.workers)
 
+    async def _read_all(self, person: Person) -> None:
+        """Wait until the Weaver has read what was sent: it may be behind on a busy machine."""
+        began_s = time.monotonic()
+        ages_s = [0.0]
+        while min(ages_s) < 2:
+            _give_up(began_s)
+            await asyncio.sleep(0.5)
+            ages_s = await person.heartbeat_ages_s()
+
     def _read_record(self, herds: Herds) -> None:
         """Compare what was recorded with what was sent, and find the latest tick."""
         ticks_ns: list[int] = []
-        samples = 0
+        telemetry = LostTelemetry()
         for epoch in read_epochs(run_folder(self._weaver.state, RUN)):
             for recorded in epoch.inputs():
                 if isinstance(recorded.message, Tick):
                     ticks_ns.append(recorded.ts_recv_ns)
-                samples += isinstance(recorded.message, Telemetry)
+                elif isinstance(recorded.message, Telemetry):
+                    began_ns = ticks_ns[0] if ticks_ns else recorded.ts_recv_ns
+                    telemetry.take(recorded.message, (recorded.ts_recv_ns - began_ns) / 1e9)
         late_s = max((b - a) / 1e9 for a, b in itertools.pairwise(ticks_ns)) - 1.0
         self._note("latest tick, s", late_s, 0.2)
-        lost = herds.get("sent") - samples
+        lost = herds.get("sent") - telemetry.taken
         self._note("telemetry lost", lost, None if self._options.kill else 0)
+        if lost:
+            console.print(f"  {telemetry.describe(lost)}")
 
 
 def _counts(herds: Herds) -> str:

@@ -212,6 +212,11 @@ class Person:
         answer: dict[str, object] = json.loads(reply.data)
         return answer
 
+    async def heartbeat_ages_s(self) -> list[float]:
+        """Return the ages of the last heartbeats of some workers."""
+        rows: list[dict[str, float]] = (await self.ask("status"))["workers"]  # type: ignore[assignment]
+        return [row["heartbeat_age_s"] or 0.0 for row in rows]
+
     async def workers(self) -> int:
         """Return how many workers train."""
         training, after = 0, ""

@@ -54,8 +54,9 @@ _WITHIN_S = (2.0, 10.0)
 _CONNECT_S = 10.0
 _WAITS_S = (0.2, 5.0)
 _RECONNECT_WAITS_S = (0.1, 5.0)
+_SETTLES_S = 1.0
 _SLICES = 50
-_FIRST = 70_000
+FIRST = 70_000
 """The first sequence number and step: those above 65,535 and below 2**32 have one length."""
 
 _GROUP = 8
@@ -105,7 +106,7 @@ class Sample:
     def __init__(self, run: str, worker: str, incarnation: int, metrics: int) -> None:
         names = (*_NAMED, *(f"metric_{n:02d}" for n in range(len(_NAMED), metrics)))[:metrics]
         values = [random.uniform(0.9, 1.1) for _ in names]
-        marks = _FIRST, _FIRST + 1
+        marks = FIRST, FIRST + 1
         stamp = struct.pack("<q", -7)
         batch = Telemetry(
             run=run,
@@ -130,7 +131,7 @@ class Sample:
 
     def next(self) -> bytes:
         """Return the next message as it goes over the connection."""
-        number, at = _FIRST + self._number, self._at
+        number, at = FIRST + self._number, self._at
         self._number += 1
         struct.pack_into(">I", self._bytes, at + self._seq, number)
         struct.pack_into(">I", self._bytes, at + self._step, number)
@@ -155,7 +156,7 @@ class ThinWorker:
         own = self._run, self.worker, self._incarnation
         self._inbox = subjects.inbox_prefix(*own)
         self._commands = subjects.command(*own)
-        self._hello_due_s = 0.0
+        self._hello_due_s = self._settled_s = 0.0
         self.client: ThinClient | None = None
 
     async def live(self) -> None:
@@ -172,9 +173,12 @@ class ThinWorker:
                 continue
             backoff.reset()
             self.client = client
+            if self._settled_s:
+                self._settled_s = time.monotonic() + _SETTLES_S
             self._counters.add("up")
             self._begin(client)
             await client.over
+            self._settled_s = float("inf")
             self._counters.add("up", -1)
             self.client = None
             await asyncio.sleep(backoff.next_s())
@@ -295,8 +299,12 @@ class ThinWorker:
             )
 
     def beat(self) -> None:
-        """Send telemetry, if connected."""
-        if self.client is not None and self.client.is_up:
+        """Send telemetry, if connected.
+
+        After a loss of the connection a sidecar waits a second, and sends what it has kept at once.
+        """
+        settled = self._settled_s <= time.monotonic()
+        if settled and self.client is not None and self.client.is_up:
             self._counters.add("sent")
             self.client.write(self._sample.next())
 
