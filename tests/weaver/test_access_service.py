@@ -1,4 +1,4 @@
-"""The list of workers that were cut does not grow without an end."""
+"""The lists of what is revoked do not grow without an end."""
 
 from types import SimpleNamespace
 
@@ -6,9 +6,10 @@ import pytest
 
 from torchloom_core.config.services import Join
 from torchloom_core.floor.errors import MessageError
-from torchloom_core.live.transport.security.register import Register
+from torchloom_core.live.transport.security.register import Register, Revoked, Shared
 from torchloom_core.live.weaver import access_service
 from torchloom_core.live.weaver.access_service import AccessService
+from torchloom_core.wire.access import Issued
 
 
 async def test_one_process_that_floods_under_ever_new_names_fills_no_list(tmp_path, monkeypatch):
@@ -30,3 +31,13 @@ async def test_one_process_that_floods_under_ever_new_names_fills_no_list(tmp_pa
         await access.cut("evil-3")
     assert dropped == ["evil-0", "evil-1", "evil-2"]
     assert register.unblock("evil-0")
+
+
+def test_what_has_expired_is_revoked_no_longer_whichever_host_knows_it(tmp_path):
+    register = Register(tmp_path)
+    keys = ["U" + letter * 55 for letter in "AB"]
+    for key, expires_s in zip(keys, (1, 0), strict=True):
+        register.note(Issued(name="ann", role="viewer", key=key, issued_s=1, expires_s=expires_s))
+    assert register.revoke_person("ann") == 2
+    assert list(register.revoked.people) == keys[1:]
+    assert not register.merge(Shared(revoked=Revoked(people={keys[0]: 1})))

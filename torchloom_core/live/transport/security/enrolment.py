@@ -5,6 +5,7 @@ The key that each incarnation was granted to is stored, since credentials are ne
 
 import logging
 import os
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,8 @@ class Grants:
         self._path = path
         self._key_of: dict[Incarnation, str] = {}
         self._on_file = 0
+        self._file = -1
+        self._close: Callable[[], object] = lambda: None
         self._limited_log = RateLimitedLog(_log)
         if path is not None:
             self._read(path)
@@ -68,13 +71,19 @@ class Grants:
         if self._path is None:
             return
         try:
-            with open(self._path, "ab", opener=_private) as file:
-                file.write(_line(process, public_key))
+            os.write(self._opened(self._path), _line(process, public_key))
         except OSError as error:
             self._limited_log.add("", f"{self._path}: cannot be written: {error.strerror}")
         self._on_file += 1
         if self._on_file > 2 * _MOST_GRANTS:
             self._write(self._path)
+
+    def _opened(self, path: Path) -> int:
+        """Return the open file: a herd appends thousands of lines in seconds."""
+        if self._file < 0:
+            self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            self._close = weakref.finalize(self, os.close, self._file)
+        return self._file
 
     def _read(self, path: Path) -> None:
         try:
@@ -95,16 +104,14 @@ class Grants:
 
     def _write(self, path: Path) -> None:
         """Rewrite the file with the remembered grants."""
+        self._close()
+        self._file = -1
         text = b"".join(_line(process, key) for process, key in self._key_of.items())
         try:
             write_private(path, text.decode())
         except StateError as error:
             self._limited_log.add("", str(error))
         self._on_file = len(self._key_of)
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
 
 
 def _line(process: Incarnation, public_key: str) -> bytes:

@@ -121,7 +121,7 @@ class Register:
         for issued in other.people:
             if issued.key not in known:
                 self.note(issued)
-        merged = self.revoked.with_those_of(other.revoked)
+        merged = self._without_expired(self.revoked.with_those_of(other.revoked))
         if merged == self.revoked:
             return False
         self.revoked = merged
@@ -132,7 +132,15 @@ class Register:
         """Return what other hosts need to know."""
         return Shared(people=tuple(self.people()), revoked=self.revoked)
 
+    def _without_expired(self, revoked: Revoked) -> Revoked:
+        """Leave out people's credentials that have expired: the server refuses them anyway."""
+        now_s = int(time.time())
+        over = {one.key for one in self.people() if 0 < one.expires_s <= now_s}
+        people = {key: at_s for key, at_s in revoked.people.items() if key not in over}
+        return msgspec.structs.replace(revoked, people=people)
+
     def _write(self) -> None:
+        self.revoked = self._without_expired(self.revoked)
         write_private(self._path, msgspec.json.encode(self.revoked).decode())
 
     def _read(self) -> Revoked:
