@@ -351,3 +351,10 @@ def test_a_group_that_left_is_not_awaited_after_a_restart_either():
     asks(electorate, "a:1", now_s=10.1)
     electorate.beat("b:1", 10.1)
     assert ids(electorate.form(10.1)) == ["a:1"]
+
+
+def test_a_standby_that_died_unseen_keeps_no_lighthouse_alive():
+    electorate = Electorate(RULES, SavedState(quorum_id=0), 0.0)
+    electorate.beat("a:1", 0.0)
+    assert not electorate.is_empty(0.1)
+    assert electorate.is_empty(RULES.heartbeat_timeout_s + 0.1)

@@ -292,9 +292,9 @@ class Electorate:
         """Groups that were evicted or have left, and have not sent a request since."""
         return tuple(sorted(self._aside))
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether no group is known to be alive."""
+    def is_empty(self, now_s: float) -> bool:
+        """Return whether no group is known to be alive."""
+        self._forget(now_s)  # without requests nothing else does
         return not (self.heartbeats or self.held_back or self.requests)
 
     @property

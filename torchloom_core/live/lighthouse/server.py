@@ -101,7 +101,7 @@ async def serve(settings: Settings, ready: Callable[[str], None]) -> None:
         )
 
         def end_if_empty() -> None:
-            if electorate.is_empty:
+            if electorate.is_empty(service.now_s()):
                 stop.set()
 
         loop.add_signal_handler(signal.SIGUSR1, end_if_empty)

@@ -196,8 +196,13 @@ class LighthouseProcess:
                 _log.warning("the lighthouse (pid %d) ended and was restarted", record.pid)
 
     async def stop_unless_needed(self) -> None:
-        """End it unless replica groups use it; as these may be ending, the signal is repeated."""
+        """End this host's unless replica groups use it, also one that serves another Weaver.
+
+        As the groups may be ending, the signal is repeated.
+        """
         deadline = time.monotonic() + _STOP_S
+        with suppress(StateError):
+            self._record = read_record(self._record_path, _Record) or self._record
         while self._record and is_running(self._record.pid, str(self._state)):
             pid = self._record.pid
             if time.monotonic() > deadline:
