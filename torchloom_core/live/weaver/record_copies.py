@@ -28,8 +28,11 @@ _log = logging.getLogger(__name__)
 _EVERY_S = 0.25
 _PAUSE_S = 1.0
 _MOST_PIECES = 64
-_SLOW_S = 1.0
-"""A broker that takes longer to store the record is not waited for."""
+_SLOW_S = 8.0
+"""A broker that takes longer to store or to give the record is not waited for; a cluster that has
+lost a server elects another leader of the stream within about 6 s."""
+
+_AGAIN_S = 0.2
 
 _LATE_S = 10.0
 _LAST_S = 2.0
@@ -88,6 +91,9 @@ class RecordSender:
                 if self._files is not None and not self._is_made:
                     await self._make()  # an earlier Weaver's may have other limits
             except (BrokerError, OSError) as error:
+                if time.monotonic() - sent_s < _SLOW_S:
+                    await asyncio.sleep(_AGAIN_S)
+                    continue
                 async with self._news:
                     self._works = False
                     self._news.notify_all()
@@ -170,15 +176,23 @@ class RecordFollower:
                 await asyncio.sleep(_PAUSE_S)
 
     async def catch_up(self, patience_s: float) -> None:
-        """Copy what the stream has now, for so long at most."""
-        try:
-            async with asyncio.timeout(patience_s):
-                last, _ = await self._stream.last()
-                self._stream.forget_place()
-                while self._place.seq < last:
-                    await self._follow()
-        except (BrokerError, StateError, OSError, TimeoutError) as error:
-            _log.warning("the record's end is not copied: %s", error or "it takes too long")
+        """Copy what the stream has now, for so long at most once it can be read."""
+        end_s = time.monotonic() + _SLOW_S
+        while True:
+            begin = self._place
+            try:
+                async with asyncio.timeout(patience_s):
+                    last, _ = await self._stream.last()
+                    self._stream.forget_place()
+                    while self._place.seq < last:
+                        await self._follow()
+                return
+            except (BrokerError, StateError, OSError, TimeoutError) as error:
+                if self._place != begin or time.monotonic() > end_s:
+                    late = str(error) or "it takes too long"
+                    _log.warning("the record's end is not copied: %s", late)
+                    return
+            await asyncio.sleep(_AGAIN_S)
 
     def close(self) -> None:
         """Leave the copies to others."""
