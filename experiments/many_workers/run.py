@@ -7,6 +7,7 @@ answers for all of them, so that what is measured is the Weaver and its broker.
 import argparse
 import asyncio
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -59,12 +60,12 @@ class Weaver:
         self._process: subprocess.Popen[bytes] | None = None
         (folder / "torchloom.toml").write_text(f"[weaver]\nstate_dir = 'state'\n{config}")
 
-    async def start(self) -> float:
+    async def start(self, *options: str) -> float:
         """Start it and return how long it took to be ready, in seconds."""
         out, began = self._folder / "out", time.monotonic()
         with out.open("w") as stdout, (self._folder / "err").open("a") as stderr:
             self._process = subprocess.Popen(  # noqa: ASYNC220 - it takes a millisecond
-                [sys.executable, "-m", "torchloom_core.cli", "weaver"],
+                [sys.executable, "-m", "torchloom_core.cli", "weaver", *options],
                 cwd=self._folder,
                 stdout=stdout,
                 stderr=stderr,
@@ -96,6 +97,11 @@ class Weaver:
         if self._process is not None:
             self._process.kill()
             self._process.wait()
+
+    def end_broker(self) -> None:
+        """End its server, which a killed Weaver leaves behind."""
+        with suppress(ProcessLookupError):
+            os.kill(int(str(self.broker["pid"])), signal.SIGTERM)
 
     def end(self) -> int:
         """End it as a person does, and return its exit status."""
