@@ -1,6 +1,6 @@
 """Serve a Weaver's metrics; :mod:`torchloom_core.live.weaver.startup` starts it.
 
-prometheus_client answers in a thread per request. The run's state is read on the Weaver's event
+A scrape is answered in a thread of its own. The run's state is read on the Weaver's event
 loop, so that it is consistent; a Weaver whose loop hangs fails its scrapes.
 """
 
@@ -9,7 +9,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
@@ -21,6 +21,7 @@ from torchloom_core.live.weaver.metrics.counts import RunCounts
 from torchloom_core.live.weaver.metrics.failed_steps import FailedSteps
 from torchloom_core.live.weaver.metrics.goodput import LiveGoodput
 from torchloom_core.live.weaver.metrics.readings import Readings
+from torchloom_core.live.weaver.metrics.scrapes import listen
 from torchloom_core.live.weaver.metrics.seen import Seen
 from torchloom_core.live.weaver.watchers import Watcher, Watchers
 from torchloom_core.wire.events import Input
@@ -64,7 +65,7 @@ async def _listen(where: str, registry: CollectorRegistry) -> None:
     host, port = address(where, "metrics.address")
     while True:
         try:
-            server, thread = start_http_server(port, host, registry)
+            end = listen(host, port, registry)
             break
         except OSError as error:
             text = "metrics are not served at %s: %s; trying again"
@@ -74,9 +75,7 @@ async def _listen(where: str, registry: CollectorRegistry) -> None:
     try:
         await asyncio.get_running_loop().create_future()
     finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+        end()
 
 
 async def _measure_lag(counts: RunCounts) -> None:
