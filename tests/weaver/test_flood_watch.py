@@ -63,3 +63,8 @@ async def test_a_worker_that_sends_a_thousand_too_many_is_cut_before_the_next_ti
         watch.dropped(SUBJECT, OVER_LIMIT)
     await asyncio.sleep(0)
     assert cut == ["g1-0"]
+
+
+async def test_a_flood_of_the_lighthouse_cuts_no_worker(watch, cut):
+    watch.dropped(subjects.lighthouse("run"), OVER_LIMIT)
+    assert not list(watch.check(0.0))

@@ -42,10 +42,10 @@ class FloodWatch:
 
     def dropped(self, subject: str, reason: str) -> None:
         """Count a message that was dropped."""
-        if reason == OVER_LIMIT:
-            worker = subjects.worker_of(subject)
+        worker = subjects.worker_of(subject)
+        if reason == OVER_LIMIT and worker:  # the lighthouse's has none
             self._dropped[worker] += 1
-            if self._dropped[worker] == _AT_ONCE:
+            if self._cut_after_s and self._dropped[worker] == _AT_ONCE:
                 self._begin_cut(worker)
 
     def check(self, now_s: float) -> Iterator[Notice]:
