@@ -152,7 +152,7 @@ def test_a_client_keeps_few_connections_however_much_it_writes(place):
     assert client._idle.qsize() == 1
 
 
-def test_nothing_is_told_without_the_secret(place):
+def test_nothing_is_answered_without_the_secret(place):
     folder, address = place
     LocalFolder(folder).write(FILE, [b"weights"])
     for secret in ("", "Secret", "secret\n"):
