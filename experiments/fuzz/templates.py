@@ -6,19 +6,27 @@ from typing import Any
 
 import msgspec
 
+from torchloom_core.capabilities.admit import AdmitGroup
 from torchloom_core.capabilities.alert import Alert
+from torchloom_core.capabilities.annotate_node import AnnotateNode
+from torchloom_core.capabilities.assign_role import AssignRole
 from torchloom_core.capabilities.checkpoint import SaveCheckpoint
 from torchloom_core.capabilities.cordon import CordonNode
 from torchloom_core.capabilities.drain import DrainGroup
 from torchloom_core.capabilities.dump import CollectDump
+from torchloom_core.capabilities.evict import EvictGroup
 from torchloom_core.capabilities.landscape import MapLandscape
 from torchloom_core.capabilities.migrate import Migrate
 from torchloom_core.capabilities.pause import PauseRun
 from torchloom_core.capabilities.preview import PreviewChange
 from torchloom_core.capabilities.probe import ProbeLinks
+from torchloom_core.capabilities.regroup import RegroupWorkers
 from torchloom_core.capabilities.resume import ResumeRun
+from torchloom_core.capabilities.rewind import RewindRun
+from torchloom_core.capabilities.suspend import SuspendRun
 from torchloom_core.capabilities.uncordon import UncordonNode
-from torchloom_core.wire.actions import ChangeKnob
+from torchloom_core.live.transport.owner import Owner
+from torchloom_core.wire.actions import ChangeKnob, ChangeKnobs, Guard
 from torchloom_core.wire.commands import Ack, Command
 from torchloom_core.wire.links import Measured, ProbeAddress
 from torchloom_core.wire.messages import (
@@ -31,6 +39,7 @@ from torchloom_core.wire.messages import (
     Telemetry,
 )
 from torchloom_core.wire.operations import Checkpoint, SetKnob
+from torchloom_core.wire.steering import LighthouseView
 from torchloom_threadlet import ipc
 
 RUN = "fuzz"
@@ -63,7 +72,7 @@ def events(worker: str, incarnation: int = 1) -> list[dict[str, Any]]:
     hello = Hello(
         **sender,
         group=worker.rpartition("-")[0] or worker,
-        rank=0,
+        rank=int(worker.rpartition("-")[2]),
         node=f"node-{worker}",
         rack="r1",
         host="host",
@@ -79,6 +88,12 @@ def events(worker: str, incarnation: int = 1) -> list[dict[str, Any]]:
     fault = Note(**sender, kind="fault", step=3, fields={"xid": 79, "none": None}, ts_ns=now_ns)
     ended = Exit(**sender, status=-9, expected=False, step=4, error="boom", ts_ns=now_ns)
     return [plain(message) for message in (hello, hello, note, fault, ended)]
+
+
+def large_note(worker: str, incarnation: int = 1) -> dict[str, Any]:
+    """Return a note that is sent on the subject of large events."""
+    fields = {"stacks": "x" * 40_000}
+    return plain(Note(run=RUN, worker=worker, incarnation=incarnation, kind="dump", fields=fields))
 
 
 def ack(worker: str, incarnation: int = 1) -> dict[str, Any]:
@@ -102,13 +117,37 @@ def ack(worker: str, incarnation: int = 1) -> dict[str, Any]:
 def join_request(worker: str, public_key: str, incarnation: int = 1) -> dict[str, Any]:
     """Return a request for credentials."""
     return plain(
-        JoinRequest(run=RUN, worker=worker, incarnation=incarnation, public_key=public_key)
+        JoinRequest(
+            run=RUN,
+            worker=worker,
+            incarnation=incarnation,
+            public_key=public_key,
+            group="w",
+            node="node-w",
+            within_s=2.0,
+        )
+    )
+
+
+def lighthouse_view() -> dict[str, Any]:
+    """Return a view of the lighthouse."""
+    groups = ("g0:1", "g1:2")
+    names = dict.fromkeys(("members", "failed", "silent", "lost", "held", "aside"), groups)
+    return plain(
+        LighthouseView(run=RUN, incarnation=5, quorum_id=7, epoch=1, number=2, refused="", **names)
+    )
+
+
+def owner() -> dict[str, Any]:
+    """Return what a standby announces."""
+    return plain(
+        Owner(host="host", pid=7, folder="/state", folder_id="1", since_ns=10**18, age_s=2.0)
     )
 
 
 def bodies() -> list[tuple[str, Any]]:
     """Return ``(verb, body)`` of every request that a person may make."""
-    actions = [
+    actions: list[Any] = [
         Migrate(group="g0"),
         DrainGroup(group="w"),
         ChangeKnob(knob="x", value=1.5, worker="g0-0"),
@@ -123,14 +162,30 @@ def bodies() -> list[tuple[str, Any]]:
         PauseRun(),
         ResumeRun(),
         ResumeRun(),
+        AdmitGroup(group="w"),
+        AnnotateNode(node="node-w", text="look"),
+        AssignRole(group="w", to="rollout"),
+        EvictGroup(group="w"),
+        RegroupWorkers(role="none", without=("w-0",)),
+        RewindRun(skip=2, role="none"),
+        SuspendRun(role="none"),
+        ChangeKnobs(values={"x": 1.5, "lr": 0.1}, guard=Guard(metric="loss")),
     ]
     return [
         ("status", {"after": "g0-0"}),
         ("knobs", {}),
         ("knob.set", {"knob": "x", "value": 2.5, "worker": "g0-0", "sure": True, "id": "a1"}),
         ("knob.set", {"knob": "x", "value": 3.5}),
+        *(("knob.set", {"knob": "lr", "value": 0.1, "worker": f"w-{n}"}) for n in range(3)),
         ("knob.unset", {"knob": "x", "worker": "g0-0"}),
         ("approve", {"proposal": "p1.1"}),
+        ("deny", {"proposal": "p1.1", "reason": "repaired", "id": "a2"}),
+        ("annotate", {"text": "look", "id": "a3", "session": "ann.1"}),
+        ("control.take", {"session": "ann.1", "lease_s": 1.0, "force": True}),
+        ("control.release", {"session": "ann.1"}),
+        ("access", {}),
+        ("access.revoke", {"kind": "worker", "name": "w-9", "undo": True}),
+        ("access.revoke", {"kind": "person", "name": "nobody"}),
         ("actions.stop", {}),
         ("actions.resume", {}),
         *(("propose", {"action": plain(action)}) for action in actions),
