@@ -45,7 +45,7 @@ class FloodWatch:
         worker = subjects.worker_of(subject)
         if reason == OVER_LIMIT and worker:  # the lighthouse's has none
             self._dropped[worker] += 1
-            if self._cut_after_s and self._dropped[worker] == _AT_ONCE:
+            if self._dropped[worker] == _AT_ONCE:
                 self._begin_cut(worker)
 
     def check(self, now_s: float) -> Iterator[Notice]:
