@@ -24,7 +24,7 @@ from torchloom_core.floor.errors import RequestError
 from torchloom_core.floor.quota import Quota
 from torchloom_core.floor.web_server import PROMPT_S
 from torchloom_core.live.dashboard.auth import PERSON, SESSION, Auth, SessionKeys
-from torchloom_core.live.dashboard.browser import Browser
+from torchloom_core.live.dashboard.browser import Browser, Visitor
 from torchloom_core.live.dashboard.proxy_sign_on import ProxySignOn, SignedOn
 from torchloom_core.live.dashboard.run_state import RunState
 from torchloom_core.live.transport.operator import ControlClient
@@ -44,6 +44,9 @@ _ANSWER_S = 5.0
 _TRIES = 2
 _PER_S, _REST_S = 10.0, 2.0
 _STOP = "actions.stop"
+_TYPICAL = "propose"
+"""A role that may send this verb may send all of a page."""
+
 _FROM_SESSION = frozenset({"actions.stop", "actions.resume", "control.release"})
 """Verbs whose body is only the session."""
 
@@ -71,9 +74,8 @@ class PageRequests:
         """
         if verb not in ACTS:
             return Answer(ok=False, text=f"need one of the page's verbs, was {verb[:64]!r}")
-        if person is not None and verb not in VERBS_OF[person.role]:
-            need = f"need the role operator, {person.name} is a {person.role}"
-            return Answer(ok=False, text=f"{verb}: {need}")
+        if why := _lacks(person, verb):
+            return Answer(ok=False, text=f"{verb}: {why}")
         # The kill switch has a quota of its own.
         if not self._quota.takes(f"{session} {verb == _STOP}", time.monotonic_ns()):
             return Answer(ok=False, text=f"{verb}: need at most {_PER_S:g} requests a second")
@@ -90,6 +92,16 @@ class PageRequests:
             return Answer(ok=False, text=str(error))
         except UNREADABLE as error:
             return Answer(ok=False, text=f"{verb}: the Weaver's answer cannot be read: {error}")
+
+    def refusal(self, person: SignedOn | None) -> str:
+        """Return why a page may change nothing, by the person or the credentials; "" if it may."""
+        return _lacks(person, _TYPICAL) or self._client.refusal(_TYPICAL)
+
+
+def _lacks(person: SignedOn | None, verb: str) -> str:
+    if person is None or verb in VERBS_OF[person.role]:
+        return ""
+    return f"need the role operator, {person.name} is a {person.role}"
 
 
 def application(
@@ -146,7 +158,10 @@ def application(
                 return
         open_pages[socket] = session
         try:
-            await Browser(socket, state, session).serve()
+            person = socket.scope.get(PERSON)
+            refusal = requests.refusal(person) if requests else ""
+            visitor = Visitor(session, person.name if person else "", refusal)
+            await Browser(socket, state, visitor).serve()
         finally:
             del open_pages[socket]
 

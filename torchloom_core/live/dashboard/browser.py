@@ -8,7 +8,7 @@ import asyncio
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -57,13 +57,24 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     mark: Annotated[int, msgspec.Meta(ge=0, le=MAX_COUNT)] = 0
 
 
-class Browser:
-    """The sending side of one page; ``session`` is added to the name that its user gives."""
+class Visitor(NamedTuple):
+    """A page's user: ``name`` if a proxy has signed them on, and why they may change nothing.
 
-    def __init__(self, socket: WebSocket, state: RunState, session: str) -> None:
+    ``session`` is added to that name, or to the one that is typed.
+    """
+
+    session: str
+    name: str = ""
+    refusal: str = ""
+
+
+class Browser:
+    """The sending side of one page."""
+
+    def __init__(self, socket: WebSocket, state: RunState, visitor: Visitor) -> None:
         self._socket = socket
         self._state = state
-        self._session = session
+        self._visitor = visitor
         self._selection = Selection()
         self._is_changed = asyncio.Event()
         self._states = heatmap.Painter(heatmap.STATES)
@@ -200,7 +211,9 @@ class Browser:
             "is_recorded": state.is_recorded,
             "age_s": state.age_s,
             "trouble": state.trouble,
-            "session": self._session,
+            "session": self._visitor.session,
+            "signed_on": self._visitor.name,
+            "refusal": self._visitor.refusal,
             "workers": len(board),
             "counts": dict(zip(STATES, counts.tolist(), strict=True)),
             "step": board.time_account.run_step,

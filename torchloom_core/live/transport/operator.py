@@ -154,10 +154,8 @@ class ControlClient:
         self, verb: str, body: bytes = b"", timeout_s: float = 5.0, tries: int = 1
     ) -> bytes:
         """Send a request, ``tries`` times at most, and return the answer; or raise RequestError."""
-        allowed = {role for role, verbs in VERBS_OF.items() if verb in verbs}
-        if self._role in VERBS_OF and self._role not in allowed:
-            need = f"need credentials of an {' or '.join(sorted(allowed))}"
-            raise RequestError(f"{verb}: {need}, these are of the {self._role} {self._person}")
+        if why := self.refusal(verb):
+            raise RequestError(f"{verb}: {why}")
         try:
             subject = subjects.control(self._run, self._person, verb)
             reply = await self._ask(subject, body, timeout_s, tries)
@@ -174,6 +172,14 @@ class ControlClient:
         except nats.errors.Error as error:
             raise RequestError(f"{self._url}: {verb!r} could not be sent: {error}") from None
         return bytes(reply.data)
+
+    def refusal(self, verb: str) -> str:
+        """Return why the role in the credentials may not send the verb, or ""."""
+        allowed = {role for role, verbs in VERBS_OF.items() if verb in verbs}
+        if self._role not in VERBS_OF or self._role in allowed:
+            return ""
+        need = f"need credentials of an {' or '.join(sorted(allowed))}"
+        return f"{need}, these are of the {self._role} {self._person}"
 
     async def _ask(self, subject: str, body: bytes, timeout_s: float, tries: int) -> Msg:
         for _ in range(tries - 1):

@@ -56,9 +56,11 @@ const act = {
   session: () => `${at("session-name").value}.${store.run?.session ?? ""}`,
   hasControl: () => Boolean(store.run?.status?.controller) && store.run.status.controller === act.session(),
   isStale: () => !link.isOpen || store.ageS() === null || store.ageS() > STALE_S,
+  // Why this page can never change the run; empty if it can.
+  refusal: () => (store.run?.is_recorded ? "a recorded run takes no requests" : store.run?.refusal ?? ""),
   // Why no request is possible; empty while one is.
   lock() {
-    if (store.run?.is_recorded) return "a recorded run takes no requests";
+    if (act.refusal()) return act.refusal();
     if (!link.isOpen) return "disconnected from the dashboard: the data is old";
     if (act.isStale()) return "no answer from the Weaver: the data is old";
     return act.hasControl() ? "" : TAKE_FIRST;
@@ -171,7 +173,7 @@ function drawVitals() {
 // Why buttons are disabled, in sight: a phone shows no titles.
 function drawLocked() {
   const why = store.run ? act.lock() : "";
-  const text = !why ? "" : why === TAKE_FIRST ? "Take control to use the buttons that change the run." : `Buttons are locked: ${why}.`;
+  const text = !why ? "" : why === TAKE_FIRST ? "Take control to use the buttons that change the run." : act.refusal() ? `Read-only: ${why}.` : `Buttons are locked: ${why}.`;
   fill(at("locked"), text, () => text);
 }
 
@@ -198,10 +200,13 @@ function drawControl(control) {
   at("control").hidden = Boolean(store.run?.is_recorded);
   const holder = control.split(".")[0];
   const isNamesake = holder === at("session-name").value;
-  const text = act.hasControl() ? "You are in control" : control ? `${isNamesake ? "another " : ""}${holder} is in control` : "Read-only: control is free";
+  const text = act.hasControl() ? "You are in control" : control ? `${isNamesake ? "another " : ""}${holder} is in control` : act.refusal() ? "Control is free" : "Read-only: control is free";
   if (at("control-holder").textContent !== text) at("control-holder").textContent = text;
   at("control-button").textContent = act.hasControl() ? RELEASE : TAKE;
-  lock(at("session-name"), act.hasControl() ? "this name has control" : ""); // another name would lose it
+  for (const part of at("control").querySelectorAll("label, button")) part.hidden = Boolean(act.refusal());
+  const signedOn = store.run?.signed_on;
+  if (signedOn) at("session-name").value = signedOn;
+  lock(at("session-name"), signedOn ? "the proxy has signed you on by this name" : act.hasControl() ? "this name has control" : ""); // another name would lose it
   if (controlBefore === act.session() && control !== controlBefore && !releases) {
     act.say(control ? `${isNamesake ? "another " : ""}${holder} has taken control from you` : "you do not have control any more", false);
   }
@@ -216,11 +221,12 @@ function drawStop() {
   fill(button, String(resumes), () => (resumes ? ["Resume actions", el("small", {}, "actions are stopped")] : ["Stop all actions", el("small", {}, "training continues")]));
   button.className = resumes ? "" : "danger";
   button.dataset.resumes = resumes ? "1" : "";
-  lock(button, store.run?.is_recorded || resumes ? act.lock() : "");
+  lock(button, act.refusal() || (resumes ? act.lock() : ""));
   if (!button.disabled) button.title = resumes ? "Actions are granted again." : STOPS;
 }
 
 async function stopActions() {
+  if (act.refusal()) return act.say(act.refusal(), false);
   const answer = await act.request("actions.stop");
   act.say(answer.ok ? answer.text : `${answer.text}: "torchloom actions stop" in a shell does it without the dashboard`, answer.ok);
 }

@@ -26,7 +26,7 @@ export class RecordScreen {
 
   update() {
     const { store, filter } = this;
-    const why = store.run?.is_recorded ? this.act.lock() : ""; // an annotation takes no control lease
+    const why = this.act.refusal(); // an annotation takes no control lease
     lock(this.add, why);
     lock(this.text, why);
     const has = (one) => !filter || JSON.stringify(one).toLowerCase().includes(filter);
