@@ -24,6 +24,7 @@ _MESSAGE = re.compile(rb"MSG ([^ \t\r\n]+) \d+ (?:[^ \t\r\n]+ )?(\d{1,9})\r\n")
 """As the server writes it; anything else is left to nats-py's parser."""
 
 _FLUSH_S = 2.0
+_CLOSE_S = 0.5
 
 _LONGEST_MESSAGE_BYTES = 4 << 20
 _LONGEST_LINE_BYTES = 1 << 17
@@ -82,10 +83,23 @@ class _BulkParser(_Parser):
 
 
 class _Transport(TcpTransport):  # type: ignore[misc]
-    """nats-py's transport; after a TLS handshake that failed its own waits for ever to close."""
+    """nats-py's transport, which a server that hangs does not keep from being closed.
+
+    nats-py waits for ever after a TLS handshake that failed, and before it connects to another
+    server for the end of TLS, half a minute, or of what is still to be sent.
+    """
 
     _io_writer: Any
     _io_reader: Any
+
+    async def wait_closed(self) -> None:
+        """Wait until the connection is closed; cut it off if that takes too long."""
+        writer = self._io_writer
+        closing = asyncio.create_task(super().wait_closed())
+        closing.add_done_callback(lambda task: task.cancelled() or task.exception())
+        if not (await asyncio.wait({closing}, timeout=_CLOSE_S))[0]:
+            writer.transport.abort()
+        await asyncio.wait({closing})
 
     async def connect_tls(self, *arguments: Any) -> None:
         """Encrypt the connection; as nats-py's, but a failure ends the connection at once."""

@@ -26,7 +26,7 @@ from torchloom_core.floor.server_urls import shown
 from torchloom_core.floor.tls import NO_TLS, TlsFiles
 from torchloom_core.live.transport import operator
 from torchloom_core.live.transport.acknowledgement import Acknowledgements, Durable
-from torchloom_core.live.transport.connection import Admits, Connection
+from torchloom_core.live.transport.connection import PING_EVERY_S, Admits, Connection
 from torchloom_core.live.transport.connection_closer import ConnectionCloser
 from torchloom_core.live.transport.inbound import Inlet, Malformed, Receive
 from torchloom_core.live.transport.jetstream import JetStream
@@ -53,6 +53,8 @@ _BULK_IN_FLIGHT = 64
 _PENDING_MESSAGES = 1 << 20
 _PENDING_BYTES = 1 << 29
 _CLOSE_S = 5.0
+_LEASE_PING_S = 1
+"""Of the lease's connection in a cluster."""
 _EPOCH_LOOKS_S = (0.0, 0.05, 0.5)
 
 _KILL_SWITCH = frozenset({"actions.stop", "actions.resume"})
@@ -116,14 +118,17 @@ class NatsBus:
             url,
             creds=creds,
             tls=tls,
+            in_order=servers > 0,
             name=f"torchloom-weaver-{run}",
             inbox_prefix=_inbox(run),
             patience_s=patience_s,
         )
-        link, own = await another(), await another()
+        link = await another()
+        own = await another(ping_every_s=_LEASE_PING_S if servers else PING_EVERY_S)
         lease = Lease(BucketKey(own, run), run, lease_s)
         bus = cls(link, another, run, clock or SystemClock(), lease, servers)
         bus._service_links.append(own)
+        own.others = lambda: [bus._link, *bus._service_links[1:]] if servers else ()
         try:
             await bus._streams.check(shown(url))
             await bus._streams.make()

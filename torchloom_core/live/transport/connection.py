@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
@@ -28,7 +28,7 @@ Take = Callable[[bytes, bytes], None]
 
 _CONNECT_TIMEOUT_S = 5
 _RECONNECT_WAIT_S = 0.2
-_PING_INTERVAL_S = 10
+PING_EVERY_S = 10
 _CLOSE_S = 5.0
 _FOREVER = -1
 
@@ -70,6 +70,8 @@ class Connection:
         self.full = ""
         """What waits for space on the server; empty: nothing."""
         self._on_reconnect: list[Callable[[], Awaitable[None]]] = []
+        self.others: Callable[[], Sequence[Connection]] = tuple
+        """Those that leave a server which this one has lost; they would notice it later."""
         self.client = client
 
     @classmethod
@@ -84,11 +86,14 @@ class Connection:
         admits: Admits | None = None,
         take: Take | None = None,
         tls: TlsFiles = NO_TLS,
+        ping_every_s: int = PING_EVERY_S,
+        in_order: bool = False,
     ) -> "Connection":
         """Connect within ``patience_s``, or raise BrokerError.
 
         ``admits(subject, bytes, headers)`` filters messages. ``take(subject, data)`` receives all
-        messages, in the place of the subscriptions' callbacks.
+        messages, in the place of the subscriptions' callbacks. A server that does not answer three
+        pings is left for another one; ``in_order``: for the next of the URLs, not for any.
         """
         if creds is not None:
             _check_creds(creds)
@@ -97,7 +102,7 @@ class Connection:
         while True:
             link = cls(url, name, _client(admits, take), tls)
             try:
-                await link._connect(creds, inbox_prefix)
+                await link._connect(creds, inbox_prefix, ping_every_s, in_order=in_order)
                 check_version(str(link.client._server_info.get("version", "none")), link._url)
             except BrokerError:
                 await link.close()
@@ -199,7 +204,15 @@ class Connection:
         await self.client.flush()
         await self.client.flush()
 
-    async def _connect(self, creds: Path | None, inbox_prefix: str) -> None:
+    @property
+    def _server(self) -> str:
+        """The address of the server, also while the connection to it is lost."""
+        server = self.client._current_server
+        return str(server.uri.netloc) if server is not None else ""
+
+    async def _connect(
+        self, creds: Path | None, inbox_prefix: str, ping_every_s: int, *, in_order: bool
+    ) -> None:
         secure = {}
         if SECURE in self._url:
             try:
@@ -215,7 +228,8 @@ class Connection:
                 inbox_prefix=inbox_prefix,
                 user_credentials=None if creds is None else str(creds),
                 connect_timeout=_CONNECT_TIMEOUT_S,
-                ping_interval=_PING_INTERVAL_S,
+                ping_interval=ping_every_s,
+                dont_randomize=in_order,
                 reconnect_time_wait=_RECONNECT_WAIT_S,
                 max_reconnect_attempts=1,
                 error_cb=self._note_error,
@@ -262,6 +276,9 @@ class Connection:
         if self._connected.is_set() and not self._closing:
             _log.warning("%s: connection lost; reconnecting", self._url)
         self._connected.clear()
+        for other in () if self._closing else self.others():
+            if other._server == self._server:
+                await other.client.force_reconnect()
         if self._renewal is not None:
             self._renewal.check()
 

@@ -186,12 +186,13 @@ class RecordFollower:
                     self._stream.forget_place()
                     while self._place.seq < last:
                         await self._follow()
-                return
             except (BrokerError, StateError, OSError, TimeoutError) as error:
                 if self._place != begin or time.monotonic() > end_s:
                     late = str(error) or "it takes too long"
                     _log.warning("the record's end is not copied: %s", late)
                     return
+            else:
+                return
             await asyncio.sleep(_AGAIN_S)
 
     def close(self) -> None:

@@ -164,9 +164,7 @@ class _Process:
             await broker.start()
             stack.callback(asyncio.create_task(broker.supervise()).cancel)
             await broker.joined()
-            url, servers = (
-                (broker.shared_url, broker.servers) if broker.servers else (broker.url, 0)
-            )
+            url, servers = broker.urls_from_here, broker.servers
             creds, patience_s = broker.credentials.weaver_creds, _PATIENCE_S
             light_creds, tls = broker.credentials.lighthouse_creds, broker.tls
         if self._own is not None:

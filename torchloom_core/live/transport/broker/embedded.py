@@ -102,6 +102,12 @@ class EmbeddedBroker:
         return self._server.shared_url(self.port)
 
     @property
+    def urls_from_here(self) -> str:
+        """Where this host's Weaver connects: to its own server, else to any of the cluster's."""
+        others = [url for url in self.shared_url.split(",") if url != self.url]
+        return ",".join((self.url, *others)) if self.servers else self.url
+
+    @property
     def tls(self) -> TlsFiles:
         """What clients on this host verify the server with."""
         return self._server.tls._replace(certificate="", key="")
