@@ -24,7 +24,7 @@ class Gathered:
     missing_s: list[float] = field(default_factory=list)
     """By how much copies were shorter, of leaders that were killed."""
     started_s: list[tuple[float, int]] = field(default_factory=list)
-    """When each epoch began, in order, and the number of the host that led it."""
+    """When each epoch had taken over, in order, and the number of the host that led it."""
 
 
 def gather(folder: Path, run: str, ending: float) -> Gathered:
@@ -50,7 +50,7 @@ def gather(folder: Path, run: str, ending: float) -> Gathered:
         if last_s[own] <= min(next_s, ending):
             gathered.missing_s += [max(0.0, last_s[own] - last_s[one]) for one in copies]
         next_s = EpochRecord(own).meta.started_ns / 1e9
-        gathered.started_s.insert(0, (next_s, _number(folder, own)))
+        gathered.started_s.insert(0, (_begin_s(own), _number(folder, own)))
         shutil.copytree(own, gathered.own / name)
         counts = next((one for one in found if one.parent == successor), None)
         if counts or successor == Path():
@@ -91,6 +91,16 @@ def carried_out_twice(root: Path) -> list[str]:
 
 def _number(folder: Path, epoch: Path) -> int:
     return int(epoch.relative_to(folder).parts[0].rpartition("-")[2])
+
+
+def _begin_s(folder: Path) -> float:
+    """Return when it had taken over: it begins to tick, or its last record if it never did."""
+    last_s = EpochRecord(folder).meta.started_ns / 1e9
+    for line in EpochRecord(folder).lines():
+        last_s = line.ts_ns / 1e9
+        if line.kind == "tick":
+            break
+    return last_s
 
 
 def _last_s(folder: Path) -> float:
