@@ -266,7 +266,8 @@ class Weaver:
             await asyncio.sleep(max(0.0, due - loop.time()))
             begin = loop.time()
             await self._reports.check()
-            self.enter(Tick())
+            if self._bus.lease.is_sure:  # one that was frozen knows nothing of the last seconds
+                self.enter(Tick())
             self._outbox.call(self._kernel.fleet.strangers.to_call(self._kernel.run.now_ns))
             self._trajectory.flush()
             self.watchers.ticked(begin - due, loop.time() - begin)
