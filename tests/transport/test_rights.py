@@ -145,8 +145,10 @@ def test_the_subjects_between_the_accounts_are_listed(credentials, keys):
         *[("stream", subject) for subject in streams],
     ]
     assert accounts["account"]["exports"][0]["response_type"] == "Stream"
+    of_server = ["$SYS.REQ.SERVER.PING.IDZ", "$SYS.REQ.SERVER.*.KICK"]
     assert passes(accounts["account"], "imports") == [
-        ("stream", "workers", subject) for subject in to_weaver
+        *[("stream", "workers", subject) for subject in to_weaver],
+        *[("service", "system", subject) for subject in of_server],
     ]
     assert passes(accounts["workers"], "exports") == [("stream", subject) for subject in by_workers]
     services = ["tl.ack.run.*.*", "tl.evt.run.*.*", "tl.bulk.run.*.*", "tl.join.run"]
@@ -164,7 +166,10 @@ def test_the_subjects_between_the_accounts_are_listed(credentials, keys):
     assert accounts["people"]["mappings"] == {BUCKET: [{"subject": "tl.bucket.run"}]}
     for name in ("account", "workers", "system"):
         assert accounts[name]["mappings"] == {}
-    assert passes(accounts["system"], "imports") + passes(accounts["system"], "exports") == []
+    shared = [one["subject"] for one in accounts["workers"]["imports"] if one.get("share")]
+    assert shared == ["tl.join.run"]
+    assert passes(accounts["system"], "imports") == []
+    assert passes(accounts["system"], "exports") == [("service", name) for name in of_server]
 
 
 def test_a_signing_key_gives_each_worker_its_own_name_and_incarnation_only(credentials, keys):
