@@ -115,7 +115,7 @@ async def test_messages_that_are_not_admitted_delay_no_others(broker):
     checked = []
 
     def admits(subject, size, headers):
-        checked.append((subject, size))
+        checked.append((subject, size, headers))
         return subject == "tl.ctl.run.bob.status"
 
     client = GuardedClient(admits)
@@ -126,7 +126,8 @@ async def test_messages_that_are_not_admitted_delay_no_others(broker):
     message = await received.next_msg(DEADLINE_S)
     assert message.subject == "tl.ctl.run.bob.status"
     assert (received._received, received.pending_msgs) == (1, 0)
-    assert checked == [(f"tl.ctl.run.{name}.status", 2) for name in ("mallory", "mallory", "bob")]
+    names = ("mallory", "mallory", "bob")
+    assert checked == [(f"tl.ctl.run.{name}.status", 2, b"") for name in names]
     await client.close()
 
 

@@ -214,7 +214,7 @@ class GuardedClient(NatsClient):
     async def _process_msg(
         self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes
     ) -> None:
-        if self._admits(subject.decode(errors="replace"), len(data), headers):
+        if self._admits(subject.decode(errors="replace"), len(data), headers or b""):
             await super()._process_msg(sid, subject, reply, data, headers)
 
 
