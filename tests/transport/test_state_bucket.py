@@ -154,3 +154,25 @@ async def test_a_state_is_read_whole_from_a_cluster_of_which_a_server_is_behind(
     second.state._js.add_consumer = behind
     assert await second.state.left() == (epoch, {"actions.stopped": b"1", "knob.lr": b"2"})
     assert len(seen) == 2
+
+
+async def test_a_weaver_that_was_cut_off_while_it_took_over_deletes_nothing_of_its_successor(
+    weavers,
+):
+    first, _ = await weavers()
+    await first.state.left()
+    list_keys = first.state._keys
+
+    async def after_a_while():
+        second, epoch = await weavers()
+        await second.state.left()
+        await second.state.take_over()
+        await second.store({"knob.lr": b"2"})
+        later.append(epoch)
+        return await list_keys()
+
+    later = []
+    first.state._keys = after_a_while
+    await first.state.take_over()
+    third, _ = await weavers()
+    assert await third.state.left() == (later[0], {"knob.lr": b"2"})

@@ -89,7 +89,7 @@ class StateBucket:
         return epoch, await self.items(str(epoch)) if epoch else {}
 
     async def take_over(self) -> None:
-        """Mark this epoch's entries as the whole state, and delete those of other epochs.
+        """Mark this epoch's entries as the whole state, and delete those of earlier epochs.
 
         SupersededError if a Weaver of a later epoch has taken over meanwhile; OvertakenError if one
         of an earlier epoch has, which ends once it detects this one.
@@ -108,8 +108,9 @@ class StateBucket:
 
         await self._link.persist("take over the state", mark)
         keys = await self._link.persist("list the keys", self._keys)
-        first = {key.partition(".")[0] for key in keys if "." in key}
-        for other in sorted(first - {str(epoch)}):
+        found = {key.partition(".")[0] for key in keys if "." in key}
+        # Not those of later epochs: one that was cut off meanwhile may have a successor already.
+        for other in sorted(found - {one for one in found if one.isdigit() and int(one) >= epoch}):
             subject = self._subject(f"{other}.>")
             await self._link.persist(
                 f"drop the state of epoch {other}",
