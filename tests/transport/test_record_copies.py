@@ -8,6 +8,7 @@ from tests.waiting import eventually
 from torchloom_core.config.services import Standby
 from torchloom_core.live.trajectory.layout import epoch_folder
 from torchloom_core.live.transport.owner import Owner
+from torchloom_core.live.transport.record_stream import Piece
 from torchloom_core.live.weaver.record_copies import RecordFollower, RecordSender
 
 STANDBY = Owner(host="h", pid=1, folder="/f", folder_id="f", since_ns=1)
@@ -101,3 +102,19 @@ async def test_a_successor_stores_nothing_before_its_record_is_copied(copying, c
     sending.cancel()
     await asyncio.gather(sending, return_exceptions=True)
     await sender.finish()
+
+
+async def test_what_a_leader_sent_that_was_cut_off_is_not_copied_after_its_successor_began(
+    copying, connect_bus
+):
+    root, folder, follow = copying
+    (folder / "events-000001.jsonl").write_bytes(b"1")
+    copy, _ = await follow("copy")
+    await eventually(lambda: contents(copy) == contents(root))
+    record = await (await connect_bus()).record_stream()
+    file = "events-000001.jsonl"
+    for epoch, offset, data in ((EPOCH + 1, 0, b"a"), (EPOCH, 1, b"2"), (EPOCH + 1, 1, b"b")):
+        await record.append(Piece(epoch=epoch, file=file, offset=offset, data=data))
+    successor = epoch_folder(copy, EPOCH + 1) / file
+    await eventually(lambda: successor.exists() and successor.read_bytes() == b"ab")
+    assert contents(copy) == contents(root)

@@ -146,10 +146,11 @@ class RecordSender:
 
 
 class _Place(msgspec.Struct, frozen=True, kw_only=True):
-    """``record-copy.json``: up to where which stream was copied."""
+    """``record-copy.json``: up to where which stream was copied, and the last epoch in it."""
 
     stream: str
     seq: int
+    epoch: int = 0
 
 
 class RecordFollower:
@@ -222,9 +223,13 @@ class RecordFollower:
 
     def _write(self, pieces: Sequence[tuple[int, Piece | None]]) -> None:
         for seq, piece in pieces:
-            if piece is not None and not self._copies.write(piece):
-                self._note_gap(piece.epoch, piece.file)
-            self._place = msgspec.structs.replace(self._place, seq=seq)
+            epoch = self._place.epoch
+            # What a leader sent that was cut off arrives once another one leads: it has no effect.
+            if piece is not None and piece.epoch >= epoch:
+                epoch = piece.epoch
+                if not self._copies.write(piece):
+                    self._note_gap(piece.epoch, piece.file)
+            self._place = msgspec.structs.replace(self._place, seq=seq, epoch=epoch)
         write_whole(self._path, msgspec.json.encode(self._place))
 
     def _note_gap(self, epoch: int, file: str) -> None:
