@@ -84,26 +84,31 @@ def judge(folder: Path) -> Findings:
 
 
 def _fence_faults(recorded: commands.CommandRecord, journals: Journals) -> list[str]:
-    """Return the changes that ranks made at different steps, or that the record has wrong."""
-    steps: dict[int, dict[int, int]] = defaultdict(dict)
-    found = []
+    """Return the changes that ranks made at different steps, or that the record has wrong.
+
+    A successor may set the value that is desired once more.
+    """
+    steps: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     for start, rows, _ in journals:
         for row in rows:
             if row["event"] == "set_shared":
-                if start["pid"] in steps[row["value"]]:
-                    found.append(f"{start['name']}: shared {row['value']} was set twice")
-                steps[row["value"]][start["pid"]] = row["step"]
-    for value, at in steps.items():
-        if len(set(at.values())) > 1 or len(at) < len(journals):
-            found.append(f"shared {value}: at steps {sorted(at.values())}")
+                steps[row["value"]][start["pid"]].append(row["step"])
+    applied: Counter[tuple[int, int]] = Counter()
     pids = {incarnation: pid for pid, incarnation in recorded.pids.items()}
     for command, body in _changes(recorded):
         value, pid = body["do"]["do"]["values"]["shared"], pids[body["worker"], body["incarnation"]]
-        applied = [status for _, status, _ in recorded.ends.get(command, ())].count("applied")
-        if applied != (pid in steps[value]):
-            made = "made" if pid in steps[value] else "not made"
-            found.append(f"{command}: shared {value} was {made}, and is applied {applied} times")
-    return found
+        ends = [status for _, status, _ in recorded.ends.get(command, ())]
+        applied[value, pid] += ends.count("applied")
+    found = []
+    for value, at in steps.items():
+        if len(set(map(tuple, at.values()))) > 1 or len(at) < len(journals):
+            found.append(f"shared {value}: at steps {sorted(at.values())}")
+    made = Counter({(value, pid): len(at[pid]) for value, at in steps.items() for pid in at})
+    return found + [
+        f"shared {one[0]}: made {made[one]} times, applied {applied[one]} times"
+        for one in applied.keys() | made.keys()
+        if applied[one] != made[one]
+    ]
 
 
 def _strikes_of_changes(recorded: commands.CommandRecord, struck: list[float]) -> int:
