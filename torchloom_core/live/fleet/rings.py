@@ -15,45 +15,51 @@ from torchloom_core.live.fleet.past import Past
 class Ring:
     """The last ``columns`` values of one metric for every worker.
 
-    Stored as ``(2 * columns, workers)`` with every column written twice, so that any window
-    is one contiguous slice, transposed to ``(workers, samples)``. A metric that no worker has
-    reported takes no memory.
+    Stored as ``(columns + room, workers)``, so that any window is one contiguous slice, transposed
+    to ``(workers, samples)``; once the room is used, the last columns move to the start. A metric
+    that no worker has reported takes no memory.
     """
 
     def __init__(self, columns: int) -> None:
         self.columns = columns
+        self._room = 1 + columns // 4
         self._store: Floats | None = None
         self._workers = 0
-        self._head = 0
+        self._end = columns
 
     def extend(self, values: Floats) -> None:
         """Add the columns of several ticks: ``(ticks, n)`` values of the first workers."""
         last = values[-self.columns :]
-        head = self._head + len(values)
         if self._store is None:
             if np.isnan(last).all():
-                self._head = head % self.columns
                 return
-            self._store = np.full((2 * self.columns, self._workers), np.nan)
-        start = (head - len(last) + 1) % self.columns
-        until_end = self.columns - start
-        for at, part in ((start, last[:until_end]), (0, last[until_end:])):
-            for half in (at, at + self.columns):
-                self._store[half : half + len(part), : values.shape[1]] = part
-        self._head = head % self.columns
+            self._store = np.full((self.columns + self._room, self._workers), np.nan)
+        if self._end + len(last) > len(self._store):
+            self._move_to_start(self.columns - len(last))
+        self._store[self._end : self._end + len(last), : last.shape[1]] = last
+        self._end += len(last)
+
+    def _move_to_start(self, columns: int) -> None:
+        """Move the last columns to the start, in pieces that do not overlap: without a copy."""
+        if self._store is not None:
+            by = self._end - columns
+            for at in range(0, columns, by):
+                until = min(at + by, columns)
+                self._store[at:until] = self._store[at + by : until + by]
+        self._end = columns
 
     def window(self, samples: int) -> Floats:
         """Return the last ``samples`` columns, oldest first, as ``(workers, samples)``."""
         if self._store is None:
             return np.broadcast_to(np.float64(np.nan), (self._workers, samples))
-        end = self._head + self.columns + 1
-        return frozen(self._store[end - samples : end].T)
+        return frozen(self._store[self._end - samples : self._end].T)
 
-    def copy(self) -> "Ring":
-        """Return an independent copy."""
-        twin = Ring(self.columns)
-        twin._store = None if self._store is None else self._store.copy()
-        twin._workers, twin._head = self._workers, self._head
+    def copy(self, columns: int) -> "Ring":
+        """Return an independent copy with the last ``columns``."""
+        twin = Ring(columns)
+        twin._workers = self._workers
+        if self._store is not None:
+            twin._store = self._store[self._end - columns : self._end].copy()
         return twin
 
     def forget(self, row: int) -> None:
@@ -235,7 +241,10 @@ class Rings:
         twin = Rings({}, (), tick_s=self._tick_s, stale_after_s=self._stale_ns / SECOND_NS)
         numbers = np.array([self.number_of[metric] for metric in names], dtype=np.intp)
         twin.number_of = {metric: number for number, metric in enumerate(names)}
-        twin._rings = [self._rings[number].copy() for number in numbers]
+        twin._rings = [
+            self._rings[self.number_of[metric]].copy(samples_in(wanted[metric], self._tick_s))
+            for metric in names
+        ]
         twin._newest = self._newest.copy(numbers)
         twin._past = self._past.copy(numbers[numbers < len(self._past)])
         twin.now_ns, twin.workers = self.now_ns, self.workers
