@@ -27,6 +27,7 @@ from torchloom_core.floor.errors import (
 )
 from torchloom_core.floor.files import write_private
 from torchloom_core.floor.first_done import end_all, first_done
+from torchloom_core.floor.heap import return_large_blocks
 from torchloom_core.live.kernel.plugins.host import ActivePlugins
 from torchloom_core.live.trajectory.layout import newest_epoch, run_folder
 from torchloom_core.live.trajectory.writer import TrajectoryWriter, repair_earlier_epochs
@@ -72,6 +73,7 @@ async def run(
     plugins, for a restart under a higher epoch. TorchloomError, one line, if the broker, the state
     folder or the run is not available.
     """
+    return_large_blocks()
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGINT, signal.SIGTERM):
