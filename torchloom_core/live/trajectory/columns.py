@@ -69,20 +69,20 @@ class TelemetryStream:
         of = dict(zip(Telemetry.__struct_fields__, values, strict=True))
         metric_codes = self._codes_of(of["metrics"])
         columns = [
-            pa.array(seq, pa.int64()),
-            pa.array(ts_recv_ns, pa.int64()),
+            _column(pa.int64(), seq),
+            _column(pa.int64(), ts_recv_ns),
             self._runs.column(self._runs.codes(of["run"])),
             self._workers.column(self._workers.codes(of["worker"])),
-            pa.array(of["incarnation"], pa.int64()),
-            pa.array(of["seq"], pa.int64()),
+            _column(pa.int64(), of["incarnation"]),
+            _column(pa.int64(), of["seq"]),
             self._states.column(self._states.codes(of["state"])),
-            pa.array(of["step"], pa.int64()),
-            pa.array(of["progress_age_s"], pa.float64()),
-            pa.array(of["dropped"], pa.int64()),
+            _column(pa.int64(), of["step"]),
+            _column(pa.float64(), of["progress_age_s"]),
+            _column(pa.int64(), of["dropped"]),
             _lists(metric_codes, _CODE_BYTES, self._metrics.column),
             _lists(of["ts_ns"], _NUMBER_BYTES, partial(_numbers, pa.int64())),
             _lists(of["values"], _NUMBER_BYTES, partial(_numbers, pa.float64())),
-            pa.array(of["v"], pa.int64()),
+            _column(pa.int64(), of["v"]),
         ]
         return pa.RecordBatch.from_arrays(columns, schema=TELEMETRY_SCHEMA)
 
@@ -105,7 +105,7 @@ class _Names:
 
     def __init__(self) -> None:
         self._code_of: dict[str, int] = {}
-        self._array = pa.array([], pa.string())
+        self._array = _texts([])
 
     def codes(self, names: Iterable[str]) -> bytes:
         code_of = self._code_of
@@ -115,19 +115,36 @@ class _Names:
     def column(self, codes: bytes) -> Any:
         # For the stream, the same array object again means that no name is new.
         if len(self._array) < len(self._code_of):
-            self._array = pa.array(list(self._code_of), pa.string())
-        indices = np.frombuffer(codes, np.int32)
-        return pa.DictionaryArray.from_arrays(pa.array(indices), self._array)
+            self._array = _texts(self._code_of)
+        indices = _numbers(pa.int32(), codes, _CODE_BYTES)
+        return pa.DictionaryArray.from_arrays(indices, self._array)
 
 
-def _numbers(kind: Any, data: bytes) -> Any:
-    return pa.Array.from_buffers(kind, len(data) // _NUMBER_BYTES, [None, pa.py_buffer(data)])
+# From buffers: pa.array imports pandas where that is installed, which takes 33 MB.
+
+
+def _column(kind: Any, numbers: Sequence[float]) -> Any:
+    return _numbers(kind, np.array(numbers, kind.to_pandas_dtype()).tobytes())
+
+
+def _numbers(kind: Any, data: bytes, item_bytes: int = _NUMBER_BYTES) -> Any:
+    return pa.Array.from_buffers(kind, len(data) // item_bytes, [None, pa.py_buffer(data)])
+
+
+def _texts(texts: Iterable[str]) -> Any:
+    parts = [text.encode() for text in texts]
+    data = [pa.py_buffer(_ends(map(len, parts))), pa.py_buffer(b"".join(parts))]
+    return pa.Array.from_buffers(pa.string(), len(parts), [None, *data])
+
+
+def _ends(sizes: Iterable[int]) -> bytes:
+    """Return the offsets of parts with these sizes."""
+    return np.cumsum([0, *sizes], dtype=np.int32).tobytes()
 
 
 def _lists(parts: Sequence[bytes], item_bytes: int, column: Callable[[bytes], Any]) -> Any:
-    offsets = np.zeros(len(parts) + 1, np.int32)
-    np.cumsum([len(part) // item_bytes for part in parts], out=offsets[1:])
-    return pa.ListArray.from_arrays(pa.array(offsets), column(b"".join(parts)))
+    offsets = _numbers(pa.int32(), _ends(len(part) // item_bytes for part in parts), _CODE_BYTES)
+    return pa.ListArray.from_arrays(offsets, column(b"".join(parts)))
 
 
 def decode(rows: Any) -> Iterator[Received]:
