@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 
 import msgspec
 import pytest
@@ -187,6 +188,21 @@ async def test_the_kernels_answer_goes_to_the_sender_once():
         Answer(ok=True, text="yes", ids=()),
         Answer(ok=False, text="no", ids=("c1.1",)),
     ]
+
+
+async def test_the_kill_switch_is_answered_while_the_broker_stores_nothing(monkeypatch):
+    monkeypatch.setattr(service_module, "_DURABLE_S", math.inf)
+
+    def enter(request):
+        service.reply(Reply(request=request.id, ok=True, text=""))
+
+    service = OperatorService(1, enter, *2 * [None], asyncio.Event().wait)
+    for verb in ("actions.stop", "actions.resume"):
+        assert msgspec.json.decode(await service.verbs[verb](b"", "alice"), type=Answer).ok
+    noting = asyncio.create_task(service.verbs["annotate"](b'{"text": "slow"}', "alice"))
+    await asyncio.sleep(0)
+    assert not noting.done()
+    noting.cancel()
 
 
 async def test_a_request_without_an_answer_times_out(monkeypatch):

@@ -163,7 +163,7 @@ class OperatorService:
         answer = self._open[request.id] = asyncio.get_running_loop().create_future()
         self._enter(request)
         reply = await asyncio.wait_for(answer, _PATIENCE_S)
-        if self._durable is not None and not isinstance(want, StopActions):
+        if self._durable is not None and not isinstance(want, StopActions | ResumeActions):
             # What was promised survives the loss of this host, but for a broker that is slow.
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._durable(), _DURABLE_S)
