@@ -10,6 +10,7 @@ from torchloom_core.live.kernel.kernel import Kernel
 from torchloom_core.live.kernel.plugins.host import ActivePlugins
 from torchloom_core.live.trajectory.writer import TrajectoryWriter
 from torchloom_core.wire.actions import ChangeKnob
+from torchloom_core.wire.codec import encode_telemetry
 from torchloom_core.wire.commands import Ack
 from torchloom_core.wire.decisions import CommandStatus, Issue, Output
 from torchloom_core.wire.events import Input, Recovered, Tick
@@ -32,7 +33,7 @@ class Recorder:
         self._now_ns += SECOND_NS
         outputs = list(self._kernel.step(message, self._now_ns))
         if isinstance(message, Telemetry):
-            self.writer.telemetry(message, self._now_ns)
+            self.writer.telemetry(encode_telemetry(message), self._now_ns)
         else:
             self.writer.event(message, self._now_ns, outputs[: len(outputs) - lose])
         return outputs

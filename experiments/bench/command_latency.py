@@ -31,9 +31,9 @@ class WeaversEnd(Arrivals):
         self.hello: Hello | None = None
         self.heard_ns: dict[tuple[str, str], int] = {}
 
-    def receive(self, message: object, ts_ns: int) -> bool:
+    def receive(self, message: object, ts_ns: int, data: bytes) -> bool:
         """Take what the bus hands on."""
-        del ts_ns
+        del ts_ns, data
         if isinstance(message, Hello):
             self.hello = message
         elif isinstance(message, Ack):

@@ -13,6 +13,7 @@ from unittest import mock
 
 import fleet
 import numpy as np
+from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
@@ -36,9 +37,6 @@ _ROUNDS_A_SECOND = 20
 _READ_BYTES = 1 << 15
 """nats-py reads this much at once."""
 
-Wire = list[tuple[str, bytes]]
-"""Subjects and messages of a round."""
-
 
 async def stages_us(workers: list[str], rounds: int, samples: int) -> dict[str, float]:
     """Return CPU microseconds per batch: of both clients, then what each stage adds."""
@@ -50,32 +48,36 @@ async def stages_us(workers: list[str], rounds: int, samples: int) -> dict[str, 
         )
         for worker in workers
     ]
-    each_second = min(rounds, _ROUNDS_A_SECOND)
+    data = b"".join(b"MSG %s 1 %d\r\n%s\r\n" % (s.encode(), len(d), d) for s, d in wire)
+    rounds = min(rounds, _ROUNDS_A_SECOND)
 
-    def cost_us(*, kernel: bool = False, trajectory: bool = False) -> float:
+    async def cost_us(client: Client, *, tick: Callable[[], None] = lambda: None) -> float:
+        return 1e6 * await _least_s(client, data, rounds, tick) / (rounds * len(workers))
+
+    async def weaver_us(*, kernel: bool = False, trajectory: bool = False) -> float:
         with (
             mock.patch.object(Sealer, "add"),  # in a process of its own
             tempfile.TemporaryDirectory(prefix="torchloom-bench-") as folder,
         ):
             weaver = _Stages(Path(folder), workers, kernel=kernel, trajectory=trajectory)
-            least_s = min(weaver.second_s(wire, each_second) for _ in range(_SECONDS))
+            found = await cost_us(BulkClient(weaver.take), tick=weaver.tick)
             weaver.close()
-        return 1e6 * least_s / (each_second * len(workers))
+        return found
 
-    alone, with_kernel, with_trajectory = (
-        cost_us(),
-        cost_us(kernel=True),
-        cost_us(trajectory=True),
+    alone, with_kernel, with_trajectory, whole = (
+        await weaver_us(),
+        await weaver_us(kernel=True),
+        await weaver_us(trajectory=True),
+        await weaver_us(kernel=True, trajectory=True),
     )
-    bare = await _least_us(wire, decode_telemetry)
-    queued = await _least_us(wire, lambda data: None)
-    client = await _least_us(wire, None)
-    whole = client + with_kernel + with_trajectory - alone
+    queued = await cost_us(_subscribed(lambda data: None))
+    bare = await cost_us(_subscribed(decode_telemetry))
+    client = await cost_us(BulkClient(lambda subject, data: None))
     return {
         "stage_nats_py_us": queued,
         "stage_nats_py_and_decode_us": bare,
         "stage_client_us": client,
-        "stage_decode_and_check_us": alone,
+        "stage_decode_and_check_us": alone - client,
         "stage_kernel_and_ticks_us": with_kernel - alone,
         "stage_trajectory_us": with_trajectory - alone,
         "stages_together_us": whole,
@@ -83,22 +85,21 @@ async def stages_us(workers: list[str], rounds: int, samples: int) -> dict[str, 
     }
 
 
-async def _least_us(wire: Wire, take: Callable[[bytes], object] | None) -> float:
-    """Return what a client takes for a message: nats-py's that calls ``take``, or the Weaver's."""
-    data = b"".join(b"MSG %s 1 %d\r\n%s\r\n" % (s.encode(), len(d), d) for s, d in wire)
+async def _least_s(client: Client, data: bytes, rounds: int, tick: Callable[[], None]) -> float:
+    """Return the least CPU seconds in which a client takes ``data`` so often, and a tick."""
     least_s = float("inf")
     for _ in range(_SECONDS):
-        client = BulkClient(lambda subject, data: None) if take is None else _subscribed(take)
         started_s = time.thread_time()
-        for start in range(0, len(data), _READ_BYTES):
+        for start in [*range(0, len(data), _READ_BYTES)] * rounds:
             await client._ps.parse(data[start : start + _READ_BYTES])
             await asyncio.sleep(0)
-        if take is not None:
-            await client._subs[1]._pending_queue.join()
-        least_s = min(least_s, time.thread_time() - started_s)
         for subscription in client._subs.values():
-            subscription._stop_processing()
-    return 1e6 * least_s / len(wire)
+            await subscription._pending_queue.join()
+        tick()
+        least_s = min(least_s, time.thread_time() - started_s)
+    for subscription in client._subs.values():
+        subscription._stop_processing()
+    return least_s
 
 
 def _subscribed(take: Callable[[bytes], object]) -> NatsClient:
@@ -123,34 +124,22 @@ class _Stages:
         now_ns = self.clock.now_ns()
         self._kernel = Kernel(settings, fleet.plugins(settings), DeadlineGuard(_NO_LIMIT_S))
         self._trajectory = TrajectoryWriter(folder, fleet.RUN, 1, settings, {}, now_ns)
-        self._takers: list[Callable[[Telemetry, int], object]] = []
-        if trajectory:
-            self._takers.append(self._trajectory.telemetry)
-        if kernel:
-            self._takers.append(self._kernel.step)
+        self._with_trajectory, self._with_kernel = trajectory, kernel
         for worker in workers:
             self._kernel.step(fleet.hello(worker), now_ns)
         self._inlet = Inlet(fleet.RUN, self.clock, self.receive, lambda subject, reason: None)
 
-    def second_s(self, wire: Wire, rounds: int) -> float:
-        """Take each message ``rounds`` times, then tick; return the CPU seconds."""
-        took_s = 0.0
-        for _ in range(rounds):
-            # Each message in memory of its own, as it comes from the socket.
-            arrived = [(subject, bytes(bytearray(data))) for subject, data in wire]
-            started_s = time.thread_time()
-            for subject, data in arrived:
-                self._inlet.take_telemetry(subject, data)
-            took_s += time.thread_time() - started_s
-        started_s = time.thread_time()
-        self.tick()
-        return took_s + time.thread_time() - started_s
+    def take(self, subject: bytes, data: bytes) -> None:
+        """Take a message, as a bus does."""
+        self._inlet.take_telemetry(subject.decode(errors="replace"), data)
 
-    def receive(self, message: object, ts_ns: int) -> bool:
+    def receive(self, message: object, ts_ns: int, data: bytes) -> bool:
         """Hand a batch to the parts that are there."""
         if isinstance(message, Telemetry):
-            for take in self._takers:
-                take(message, ts_ns)
+            if self._with_trajectory:
+                self._trajectory.telemetry(data, ts_ns)
+            if self._with_kernel:
+                self._kernel.step(message, ts_ns)
         return True
 
     def tick(self) -> None:

@@ -119,12 +119,12 @@ class WatchedWeaver(Weaver):
     witness: Witness
     bus: NatsBus
 
-    def receive(self, message: Any, ts_ns: int) -> bool:
+    def receive(self, message: Any, ts_ns: int, data: bytes = b"") -> bool:
         """Do what a Weaver does, and count."""
         if not isinstance(message, Telemetry):
             return super().receive(message, ts_ns)
         last = self.watch.count()
-        taken = super().receive(message, ts_ns)
+        taken = super().receive(message, ts_ns, data)
         if self.watch.messages % PROGRESS_EVERY == 0:
             self.bus.publish(PROGRESS, Notice(kind=PROGRESS, text=str(self.watch.messages)))
         if last:

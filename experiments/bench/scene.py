@@ -68,9 +68,9 @@ class Arrivals:
         self._changed = asyncio.Event()
         self.workers: set[str] = set()
 
-    def receive(self, message: object, ts_ns: int) -> bool:
+    def receive(self, message: object, ts_ns: int, data: bytes) -> bool:
         """Take what the bus hands on."""
-        del ts_ns
+        del ts_ns, data
         if isinstance(message, Telemetry):
             self.workers.add(message.worker)
             self.notify()

@@ -14,12 +14,13 @@ from unittest import mock
 
 import fleet
 import numpy as np
+import pyarrow as pa
 from figure import Figure, medians
 from msgspec.structs import replace
 
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.live.trajectory import sealing
-from torchloom_core.live.trajectory.layout import part_paths
+from torchloom_core.live.trajectory.layout import TELEMETRY_SCHEMA, part_paths
 from torchloom_core.live.trajectory.reader import EpochRecord, read_epochs
 from torchloom_core.live.trajectory.writer import TrajectoryWriter
 from torchloom_core.plugin import Floats
@@ -131,12 +132,12 @@ def _sizes(seconds: Iterable[Second]) -> dict[str, float]:
         written: list[tuple[int, bytes]] = []
         for second in seconds:
             for ts_recv_ns, batch in second:
-                writer.telemetry(batch, ts_recv_ns)
+                writer.telemetry(encode_telemetry(batch), ts_recv_ns)
                 written.append((ts_recv_ns, encode_telemetry(batch)))
             writer.flush()
         writer.close()
         (record,) = read_epochs(root)
-        stream_bytes = _telemetry_bytes(record)
+        unsealed_bytes, stream_bytes = _telemetry_bytes(record), _stream_bytes(record)
         started_s = time.process_time()
         for part in part_paths(record.folder, "telemetry"):
             sealing.seal(part)
@@ -145,10 +146,21 @@ def _sizes(seconds: Iterable[Second]) -> dict[str, float]:
         if read != written:
             raise RuntimeError("what is read differs from what was written")
         return {
+            "unsealed_bytes": unsealed_bytes / len(written),
             "stream_bytes": stream_bytes / len(written),
             "sealed_bytes": _telemetry_bytes(record) / len(written),
             "seal_us": 1e6 * sealed_s / len(written),
         }
+
+
+def _stream_bytes(record: EpochRecord) -> int:
+    """Return the bytes that format 3 took before it was sealed: columns instead of messages."""
+    options = pa.ipc.IpcWriteOptions(emit_dictionary_deltas=True)
+    with pa.MockOutputStream() as sink:
+        with pa.ipc.new_stream(sink, TELEMETRY_SCHEMA, options=options) as stream:
+            for rows in record.record_batches():
+                stream.write_batch(rows)
+        return int(sink.size())
 
 
 def _telemetry_bytes(record: EpochRecord) -> int:

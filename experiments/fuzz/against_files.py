@@ -2,10 +2,13 @@
 
 import functools
 import hashlib
+import shutil
+from contextlib import suppress
 from pathlib import Path
 
 import calls
 import msgspec
+import pyarrow as pa
 from calls import Case, fuzz_cases, must
 from found import Found, Show
 from msgspec.structs import replace
@@ -18,14 +21,16 @@ from torchloom_core.lab.activation.discovery import discover
 from torchloom_core.lab.learning.fitted import load_fitted
 from torchloom_core.lab.learning.model import ModelInfo, _encode
 from torchloom_core.live.kernel.kernel import Kernel
-from torchloom_core.live.trajectory.layout import run_folder
+from torchloom_core.live.trajectory.layout import TELEMETRY_SCHEMA, part_paths, run_folder
+from torchloom_core.live.trajectory.reader import EpochRecord
+from torchloom_core.live.trajectory.sealing import seal
 from torchloom_core.live.trajectory.writer import TrajectoryWriter
 from torchloom_core.live.transport.broker.embedded import EmbeddedBroker, _Record
 from torchloom_core.live.transport.detached_process import read_record
 from torchloom_core.live.transport.security.credentials import Credentials
 from torchloom_core.live.weaver.deadline_guard import DeadlineGuard
 from torchloom_core.wire.actions import ChangeKnob
-from torchloom_core.wire.codec import UNREADABLE
+from torchloom_core.wire.codec import UNREADABLE, encode_telemetry
 from torchloom_core.wire.events import Recovered, Tick
 from torchloom_core.wire.messages import Hello, JoinFile, Telemetry
 from torchloom_core.wire.requests import Propose, Request
@@ -33,6 +38,9 @@ from torchloom_threadlet.identity import read_join
 
 _SECOND_NS = 1_000_000_000
 _START_NS = 1_790_000_000 * _SECOND_NS
+_PART_BYTES = 4000
+_END_BYTES = 8
+"""How a stream ends that is complete; a part has no end."""
 
 CONFIG = f"""
 [run]
@@ -103,6 +111,8 @@ def _scene(folder: Path) -> list[Case]:
         command(["trace", "from-trajectory", str(root), str(folder / "live.tltrace"), "--force"]),
     ]
     cases += [(path, call) for path in _files(root) for call in reads]
+    parts = sorted(root.rglob("telemetry-*.arrow"))
+    cases += [(part, functools.partial(_seal_copy, part, folder)) for part in parts]
     bundle, fleet = folder / "small.tltrace", folder / "fleet.toml"
     fleet.write_text(FLEET)
     make = ["trace", "synthesize", str(folder / "other.tltrace"), "--parameters", str(fleet)]
@@ -129,12 +139,14 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _trajectory(state: Path, config_path: Path) -> Path:
-    """Record a short run as a Weaver does, and return its folder."""
+    """Record a short run as a Weaver does, and return its folder: a part of each format."""
     config = load(config_path, {})
     plugins = activate(config, discover(), str(config_path))
     kernel = Kernel(config, plugins, DeadlineGuard(60.0))
     root = run_folder(state, RUN)
-    writer = TrajectoryWriter(root, RUN, 1, config, plugins.versions, _START_NS)
+    writer = TrajectoryWriter(
+        root, RUN, 1, config, plugins.versions, _START_NS, part_bytes=_PART_BYTES
+    )
     hello = msgspec.convert(events("w-0")[0], Hello)
     batch = msgspec.convert(telemetry("w-0"), Telemetry)
     action = ChangeKnob(knob="lr", value=0.5)
@@ -143,11 +155,26 @@ def _trajectory(state: Path, config_path: Path) -> Path:
         ts_ns = _START_NS + number * _SECOND_NS
         outputs = kernel.step(message, ts_ns)
         if isinstance(message, Telemetry):
-            writer.telemetry(message, ts_ns)
+            writer.telemetry(encode_telemetry(message), ts_ns)
         else:
             writer.event(message, ts_ns, outputs)
+        writer.flush()
     writer.close()
+    sealed, earlier, *_ = part_paths(writer.folder, "telemetry")
+    rows = list(EpochRecord(writer.folder).record_batches([earlier]))
+    with pa.ipc.new_stream(earlier, TELEMETRY_SCHEMA) as stream:  # as up to format 3
+        stream.write_table(pa.Table.from_batches(rows).unify_dictionaries())
+    earlier.write_bytes(earlier.read_bytes()[:-_END_BYTES])
+    seal(sealed)
     return root
+
+
+def _seal_copy(part: Path, folder: Path) -> None:
+    """Seal a copy of a part; a damaged one remains."""
+    copy = folder / part.name
+    shutil.copy(part, copy)
+    with suppress(OSError, ValueError, pa.ArrowException):
+        seal(copy)
 
 
 def _last_record(state: Path) -> object:

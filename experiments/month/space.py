@@ -24,6 +24,7 @@ from torchloom_core.live.trajectory.retention_steps import Step
 from torchloom_core.live.trajectory.sealing import seal
 from torchloom_core.live.trajectory.thinned import about, raw_parts, thinned_files
 from torchloom_core.live.trajectory.writer import TrajectoryWriter
+from torchloom_core.wire.codec import encode_telemetry
 from torchloom_core.wire.events import Tick
 from torchloom_core.wire.messages import Telemetry
 
@@ -71,7 +72,7 @@ class Month:
                     ts_ns=ts_ns.to_bytes(8, "little"),
                     values=table[second, column].tobytes(),
                 )
-                self._writer.telemetry(batch, ts_ns + 1_000_000 * column)
+                self._writer.telemetry(encode_telemetry(batch), ts_ns + 1_000_000 * column)
             self._writer.event(Tick(), ts_ns, ())
         self._writer.flush()
 

@@ -10,6 +10,7 @@ from torchloom_core.live.kernel.plugins.host import ActivePlugins
 from torchloom_core.live.trajectory.layout import run_folder
 from torchloom_core.live.trajectory.writer import TrajectoryWriter
 from torchloom_core.wire.actions import ChangeKnob
+from torchloom_core.wire.codec import encode_telemetry
 from torchloom_core.wire.commands import Ack
 from torchloom_core.wire.events import Tick
 from torchloom_core.wire.messages import Hello, KnobSpec, Telemetry
@@ -46,7 +47,7 @@ def record(root):
         ts_ns = next(seconds) * SECOND_NS
         outputs = kernel.step(message, ts_ns)
         if isinstance(message, Telemetry):
-            writer.telemetry(message, ts_ns)
+            writer.telemetry(encode_telemetry(message), ts_ns)
         else:
             writer.event(message, ts_ns, outputs)
 

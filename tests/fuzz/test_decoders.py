@@ -6,8 +6,8 @@ import pytest
 
 from experiments.fuzz import templates
 from experiments.fuzz.mutation import EVIL, Mutator, as_json, as_msgpack, changed, fields_of
+from tests.recorded_message import recorded
 from torchloom_core.floor.errors import MessageError
-from torchloom_core.live.trajectory.columns import TelemetryStream
 from torchloom_core.wire import codec
 from torchloom_core.wire.actions import Action
 from torchloom_core.wire.messages import JoinFile, JoinReply, JoinRequest, PauseState, RollCall
@@ -25,7 +25,7 @@ def to_json(decode):
 
 def to_columns(data):
     batch = codec.decode_telemetry(data)
-    TelemetryStream().encode([(1, 1, batch)])
+    assert recorded(data) == [batch]
     codec.encode_telemetry(batch)
 
 

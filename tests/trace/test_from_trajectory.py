@@ -36,7 +36,7 @@ from torchloom_core.live.trajectory.reader import read_epochs
 from torchloom_core.live.trajectory.writer import TrajectoryWriter
 from torchloom_core.plugin import FleetView, Need
 from torchloom_core.wire.actions import ChangeKnob
-from torchloom_core.wire.codec import encode
+from torchloom_core.wire.codec import encode, encode_telemetry
 from torchloom_core.wire.decisions import Output, PolicyFailed, Proposal
 from torchloom_core.wire.events import Input, NodeFault, Recovered, Tick
 from torchloom_core.wire.messages import Exit, Note, Telemetry
@@ -74,7 +74,7 @@ def record(
         outputs = kernel.step(message, now_ns)
         written += list(map(encode, outputs))
         if isinstance(message, Telemetry):
-            writer.telemetry(message, now_ns)
+            writer.telemetry(encode_telemetry(message), now_ns)
         else:
             writer.event(message, now_ns, outputs)
     writer.close()

@@ -7,6 +7,7 @@ import numpy as np
 
 from torchloom_core.config.schema import Config
 from torchloom_core.live.trajectory.writer import TrajectoryWriter
+from torchloom_core.wire.codec import encode_telemetry
 from torchloom_core.wire.decisions import Notice
 from torchloom_core.wire.events import Tick
 from torchloom_core.wire.messages import Telemetry
@@ -28,7 +29,7 @@ while True:
             ts_ns=np.arange(100, dtype="<i8").tobytes(),
             values=np.full(200, seq, "<f8").tobytes(),
         )
-        writer.telemetry(batch, seq)
+        writer.telemetry(encode_telemetry(batch), seq)
         seq += 1
         writer.event(Tick(), seq, [Notice(kind="note", text=str(seq) * 100)] * (seq % 5))
     writer.flush()

@@ -19,6 +19,7 @@ from torchloom_core.floor.errors import StateError
 from torchloom_core.live.trajectory.layout import PartKind, newest_epoch, part_paths
 from torchloom_core.live.trajectory.reader import Recorded, read_epochs
 from torchloom_core.live.trajectory.writer import TrajectoryWriter
+from torchloom_core.wire.codec import encode_telemetry
 from torchloom_core.wire.decisions import Notice
 from torchloom_core.wire.events import RecordingGap, Tick
 from torchloom_core.wire.limits import MAX_COUNT
@@ -49,7 +50,7 @@ def write_epoch(root: Path, epoch: int = 1) -> list[Recorded]:
         if number % 2:
             writer.event(Tick(), number, NOTICES)
         else:
-            writer.telemetry(a_batch(number), number)
+            writer.telemetry(encode_telemetry(a_batch(number)), number)
         writer.flush()
     writer.close()
     return list(read_epochs(root)[-1].inputs())
@@ -116,7 +117,7 @@ def test_a_file_without_a_complete_record_is_removed(kind: PartKind, tmp_path: P
     if kind == "events":
         writer.event(Tick(), 1, ())
     else:
-        writer.telemetry(a_batch(1), 1)
+        writer.telemetry(encode_telemetry(a_batch(1)), 1)
     writer.close()
     path = only_part(tmp_path, kind)
     data = path.read_bytes()
@@ -234,7 +235,7 @@ def test_damage_in_the_middle_of_the_telemetry_is_named(tmp_path: Path) -> None:
 def test_a_torn_part_that_is_not_the_last_is_damage(tmp_path: Path) -> None:
     writer = TrajectoryWriter(tmp_path, "demo", 1, Config(), {}, 5, part_bytes=1)
     for number in (1, 2):
-        writer.telemetry(a_batch(number), number)
+        writer.telemetry(encode_telemetry(a_batch(number)), number)
         writer.flush()
     writer.close()
     first = part_paths(writer.folder, "telemetry")[0]
@@ -247,8 +248,8 @@ def test_a_trajectory_of_a_later_format_is_refused(tmp_path: Path) -> None:
     writer = TrajectoryWriter(tmp_path, "demo", 1, Config(), {}, 5)
     writer.close()
     path = writer.folder / "meta.json"
-    path.write_text(path.read_text().replace('"v": 3', '"v": 4'))
-    with pytest.raises(StateError, match=r"meta.json: need format <= 3, was 4"):
+    path.write_text(path.read_text().replace('"v": 4', '"v": 5'))
+    with pytest.raises(StateError, match=r"meta.json: need format <= 4, was 5"):
         read_epochs(tmp_path)
 
 
@@ -300,7 +301,7 @@ def test_a_flush_cut_short_leaves_a_beginning_of_the_inputs(
         writer.event(Tick(), number, NOTICES)
     writer.flush()
     for _ in range(batches):
-        writer.telemetry(a_batch(1), 4)
+        writer.telemetry(encode_telemetry(a_batch(1)), 4)
     for _ in range(ticks):
         writer.event(Tick(), 4, NOTICES)
     with files_of_at_most(8_000):
@@ -323,7 +324,7 @@ def test_recording_resumes_after_a_full_disk_and_the_gap_is_recorded(
             if kind == "events":
                 writer.event(Tick(), next(ts_ns), ())
             else:
-                writer.telemetry(a_batch(1), next(ts_ns))
+                writer.telemetry(encode_telemetry(a_batch(1)), next(ts_ns))
         writer.event(Tick(), next(ts_ns), ())
         writer.flush()
 
@@ -346,7 +347,7 @@ def test_recording_resumes_after_a_full_disk_and_the_gap_is_recorded(
     assert (gap.first, gap.last) == (flushed + 1, flushed + 15)
     assert (gap.first_ns, "File too large" in gap.why) == (flushed + 1, True)
     writer.event(gap, next(ts_ns), ())
-    writer.telemetry(a_batch(2), next(ts_ns))
+    writer.telemetry(encode_telemetry(a_batch(2)), next(ts_ns))
     writer.close()
     later = [(recorded.seq, type(recorded.message)) for recorded in read(tmp_path)[flushed:]]
     assert later == [(flushed + 16, RecordingGap), (flushed + 17, Telemetry)]

@@ -11,6 +11,7 @@ from torchloom_core.live.kernel.plugins.host import ActivePlugins
 from torchloom_core.live.trajectory.reader import EpochRecord, read_epochs
 from torchloom_core.live.trajectory.replay import Difference, ReplayReport, replay
 from torchloom_core.live.trajectory.writer import TrajectoryWriter
+from torchloom_core.wire.codec import encode_telemetry
 from torchloom_core.wire.decisions import Notice, Output, Verdict
 from torchloom_core.wire.events import Input, Tick
 from torchloom_core.wire.messages import Hello, Telemetry
@@ -58,7 +59,7 @@ def record(root: Path) -> EpochRecord:
     kernel = CountingKernel()
     for ts_ns in range(1, 10):
         if ts_ns % 3:
-            writer.telemetry(BATCH, ts_ns)
+            writer.telemetry(encode_telemetry(BATCH), ts_ns)
             kernel.step(BATCH, ts_ns)
         else:
             writer.event(Tick(), ts_ns, kernel.step(Tick(), ts_ns))
@@ -99,7 +100,7 @@ def test_the_real_kernel_repeats_its_decisions(tmp_path: Path) -> None:
     for ts_ns, message in enumerate(inputs, start=1):
         outputs = kernel.step(message, ts_ns)
         if isinstance(message, Telemetry):
-            writer.telemetry(message, ts_ns)
+            writer.telemetry(encode_telemetry(message), ts_ns)
         else:
             writer.event(message, ts_ns, outputs)
     writer.close()

@@ -18,6 +18,7 @@ from torchloom_core.live.trajectory.retention_steps import epoch_steps
 from torchloom_core.live.trajectory.tables import events, telemetry, thinned_telemetry
 from torchloom_core.live.trajectory.thinned import thinned_files
 from torchloom_core.live.trajectory.writer import TrajectoryWriter
+from torchloom_core.wire.codec import encode_telemetry
 from torchloom_core.wire.events import Tick
 from torchloom_core.wire.messages import Telemetry
 
@@ -47,7 +48,7 @@ def record(root, hours: float = 3.0, workers: int = 3, epoch: int = 1) -> Trajec
                 ts_ns=np.array([ts_ns], "<i8").tobytes(),
                 values=values.astype("<f8").tobytes(),
             )
-            writer.telemetry(batch, ts_ns)
+            writer.telemetry(encode_telemetry(batch), ts_ns)
         writer.event(Tick(), ts_ns, ())
         writer.flush()
         newest = part_paths(writer.folder, "telemetry")[-1]

@@ -29,7 +29,7 @@ from torchloom_core.wire.capabilities import action_type, installed
 from torchloom_core.wire.codec import encode, encode_telemetry
 from torchloom_core.wire.decisions import Output, PolicyFailed
 from torchloom_core.wire.events import Input, Tick
-from torchloom_core.wire.messages import Telemetry, WorkerState
+from torchloom_core.wire.messages import Telemetry
 from torchloom_core.wire.operations import FencedChange, Operation
 from torchloom_core.wire.preview import MOST_REPEATS, MOST_STEPS, PreviewRequest
 
@@ -46,6 +46,7 @@ PROBES = st.lists(st.text(min_size=1, max_size=8), min_size=2, max_size=6, uniqu
 def values_of(kind: Any) -> st.SearchStrategy[Any]:
     """Every value a message's field can have on the wire."""
     simple = {int: INT64, float: FLOAT, str: TEXT, bool: st.booleans(), type(None): st.none()}
+    simple[bytes] = st.binary(max_size=8)
     simple[msgspec.UnsetType] = st.just(msgspec.UNSET)
     if kind in simple:
         return simple[kind]
@@ -101,24 +102,10 @@ def limited(kind: Any, meta: msgspec.Meta) -> st.SearchStrategy[Any]:
 
 @st.composite
 def batches(draw: st.DrawFn) -> Telemetry:
-    metrics = tuple(draw(st.lists(TEXT, max_size=3)))
-    samples = draw(st.integers(0, 3))
-    return Telemetry(
-        run=draw(TEXT),
-        worker=draw(TEXT),
-        incarnation=draw(INT64),
-        seq=draw(INT64),
-        state=draw(st.sampled_from(get_args(WorkerState))),
-        step=draw(INT64),
-        progress_age_s=draw(FLOAT),
-        dropped=draw(INT64),
-        metrics=metrics,
-        ts_ns=draw(st.binary(min_size=8 * samples, max_size=8 * samples)),
-        values=draw(
-            st.binary(min_size=8 * samples * len(metrics), max_size=8 * samples * len(metrics))
-        ),
-        v=draw(st.integers(1, 9)),
-    )
+    batch = draw(values_of(Telemetry))
+    times, size = draw(st.lists(INT64, max_size=3)), 8 * len(batch.metrics)
+    values = draw(st.binary(min_size=size * len(times), max_size=size * len(times)))
+    return msgspec.structs.replace(batch, ts_ns=np.array(times, "<i8").tobytes(), values=values)
 
 
 INPUTS = get_args(Input)
@@ -133,7 +120,7 @@ RECORDS = st.lists(
 
 def write(writer: TrajectoryWriter, message: Any, ts_ns: int) -> tuple[Any, tuple[bytes, ...]]:
     if isinstance(message, Telemetry):
-        writer.telemetry(message, ts_ns)
+        writer.telemetry(encode_telemetry(message), ts_ns)
         return message, ()
     event, outputs = message
     writer.event(event, ts_ns, outputs)
@@ -205,7 +192,7 @@ def test_a_nan_keeps_its_payload(tmp_path: Path) -> None:
     assert math.isnan(np.frombuffer(strange, "<f8")[0])
     batch = msgspec.structs.replace(a_batch(1), values=strange * 2)
     writer = TrajectoryWriter(tmp_path, "demo", 1, Config(), {}, 5)
-    writer.telemetry(batch, 1)
+    writer.telemetry(encode_telemetry(batch), 1)
     writer.close()
     assert [r.message for r in read_epochs(tmp_path)[0].inputs()] == [batch]
 
@@ -213,7 +200,8 @@ def test_a_nan_keeps_its_payload(tmp_path: Path) -> None:
 def test_large_files_go_on_in_a_new_part_that_reads_alone(tmp_path: Path) -> None:
     writer = TrajectoryWriter(tmp_path, "demo", 1, Config(), {}, 5, part_bytes=2000)
     for number in range(1, 60, 2):
-        writer.telemetry(a_batch(number, f"g{number % 7}-0", (f"m{number % 5}", "loss")), number)
+        batch = a_batch(number, f"g{number % 7}-0", (f"m{number % 5}", "loss"))
+        writer.telemetry(encode_telemetry(batch), number)
         writer.event(Tick(), number, ())
         writer.flush()
     writer.close()
@@ -232,7 +220,7 @@ def test_without_a_flush_the_buffer_stays_small(
         a_batch(1, metrics=("m",)), ts_ns=bytes(1 << 20), values=bytes(1 << 20)
     )
     for _ in range((BUFFER_BYTES >> 20) + 1):
-        writer.telemetry(large, 1)
+        writer.telemetry(encode_telemetry(large), 1)
     assert part_paths(writer.folder, "telemetry")
     writer.close()
 
@@ -272,7 +260,7 @@ def test_an_epoch_is_written_once(tmp_path: Path) -> None:
 
 def test_overruns_are_listed_for_the_replay(tmp_path: Path) -> None:
     writer = TrajectoryWriter(tmp_path, "demo", 1, Config(), {}, 5)
-    writer.telemetry(a_batch(1), 1)
+    writer.telemetry(encode_telemetry(a_batch(1)), 1)
     raised = PolicyFailed(policy="b", rule="raised", detail="no")
     slow = PolicyFailed(policy="a", rule="overran", detail="took more than 0.5 s")
     writer.event(Tick(), 2, [raised, slow])

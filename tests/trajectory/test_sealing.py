@@ -3,18 +3,23 @@
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.waiting import until
 from torchloom_core.config.schema import Config
+from torchloom_core.floor.errors import StateError
 from torchloom_core.live.trajectory import sealing
-from torchloom_core.live.trajectory.layout import part_paths
+from torchloom_core.live.trajectory.layout import TELEMETRY_SCHEMA, part_paths
 from torchloom_core.live.trajectory.reader import EpochRecord, read_epochs
 from torchloom_core.live.trajectory.writer import TrajectoryWriter
 from torchloom_core.wire.codec import encode_telemetry
 from torchloom_core.wire.messages import Telemetry
 
 METRICS = tuple(f"m{number}" for number in range(30))
+_END_BYTES = 8
+"""How a stream ends that is complete; one that grows has no end."""
 EXTREMES = np.array([-(2**63), 2**63 - 1, 0, -1, 1], "<i8")
 
 
@@ -40,7 +45,7 @@ def write(root: Path, epoch: int = 1, ticks: int = 40) -> TrajectoryWriter:
     writer = TrajectoryWriter(root, "demo", epoch, Config(), {}, 5, part_bytes=1 << 18)
     for number in range(ticks):
         for row in range(50):
-            writer.telemetry(a_batch(number, f"g{row}-0"), int(EXTREMES[row % 5]))
+            writer.telemetry(encode_telemetry(a_batch(number, f"g{row}-0")), int(EXTREMES[row % 5]))
         writer.flush()
     return writer
 
@@ -75,6 +80,34 @@ def test_sealed_parts_are_read_bit_for_bit_in_a_third_of_the_bytes(unsealed: Epo
     assert content(unsealed) == before
     assert 1 + len(list(reading)) == len(before), "parts that vanish while they are read"
     assert sum(rows.num_rows for rows in unsealed.record_batches(plain)) == len(before)
+
+
+def test_a_part_with_the_columns_of_format_3_is_read_and_sealed(unsealed: EpochRecord) -> None:
+    before = content(unsealed)
+    for part in part_paths(unsealed.folder, "telemetry"):
+        rows = list(unsealed.record_batches([part]))
+        with pa.ipc.new_stream(part, TELEMETRY_SCHEMA) as stream:
+            stream.write_table(pa.Table.from_batches(rows).unify_dictionaries())
+        part.write_bytes(part.read_bytes()[:-_END_BYTES])
+    assert content(unsealed) == before
+    seal_all(unsealed.folder)
+    assert content(unsealed) == before
+
+
+@pytest.mark.parametrize(("column", "reason"), [("worker", "missing"), ("values", "samples x")])
+def test_a_sealed_part_that_lacks_values_is_refused(
+    unsealed: EpochRecord, column: str, reason: str
+) -> None:
+    first = part_paths(unsealed.folder, "telemetry")[0]
+    table = pa.Table.from_batches(unsealed.record_batches([first])).unify_dictionaries()
+    none = pa.nulls(1, pa.string()) if column == "worker" else pa.array([[1.0]])
+    changed = pa.chunked_array([none.cast(table.schema.field(column).type)])
+    kept = table.slice(1)[column].chunks
+    at = table.schema.get_field_index(column)
+    table = table.set_column(at, column, pa.chunked_array([*changed.chunks, *kept]))
+    pq.write_table(table, first.with_suffix(".parquet"))
+    with pytest.raises(StateError, match=rf"telemetry-000001.parquet: row 0: .*{reason}"):
+        content(unsealed)
 
 
 @pytest.mark.integration

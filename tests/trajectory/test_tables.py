@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pytest
 
 from torchloom_core.capabilities.alert import Alert
@@ -15,8 +14,10 @@ from torchloom_core.floor.errors import StateError
 from torchloom_core.live.fleet.state import FleetState
 from torchloom_core.live.trajectory.export import export
 from torchloom_core.live.trajectory.layout import part_paths
+from torchloom_core.live.trajectory.sealing import seal
 from torchloom_core.live.trajectory.tables import events, telemetry
 from torchloom_core.live.trajectory.writer import TrajectoryWriter, links_of
+from torchloom_core.wire.codec import encode_telemetry
 from torchloom_core.wire.commands import Ack, Command
 from torchloom_core.wire.decisions import CommandStatus, Issue, Outcome, Proposal, Proposed, Verdict
 from torchloom_core.wire.events import Forecast, Tick
@@ -55,9 +56,10 @@ def a_batch(worker: str, metrics: tuple[str, ...], values: list[list[float]]) ->
 
 def write_two_epochs(root: Path) -> None:
     first = TrajectoryWriter(root, "demo", 1, Config(), {}, 5)
-    first.telemetry(a_batch("g0-0", ("loss", "temp"), [[1.0, 50.0], [2.0, np.nan]]), BASE_NS)
-    first.telemetry(a_batch("g1-0", (), []), BASE_NS)
-    first.telemetry(a_batch("g1-0", ("temp",), [[60.0]]), BASE_NS)
+    two_samples = a_batch("g0-0", ("loss", "temp"), [[1.0, 50.0], [2.0, np.nan]])
+    first.telemetry(encode_telemetry(two_samples), BASE_NS)
+    first.telemetry(encode_telemetry(a_batch("g1-0", (), [])), BASE_NS)
+    first.telemetry(encode_telemetry(a_batch("g1-0", ("temp",), [[60.0]])), BASE_NS)
     first.event(Forecast(id="f1", predictor="ewma", horizon_s=9.0, hazard={}), BASE_NS, ())
     proposal = Proposal(action=ALERT, reason="hot", cause=("f1", "g0-0/exit:1"))
     record = CommandStatus(command="c1", worker="g0-0", status="issued", verb="drain", cause="p1")
@@ -77,7 +79,7 @@ def write_two_epochs(root: Path) -> None:
     ack = Ack(command="c1", run="demo", worker="g0-0", incarnation=1, epoch=1, status="applied")
     outcome = Outcome(verdict="p1", policy="x", action=ALERT, result="done", detail="", took_s=1.0)
     second.event(ack, BASE_NS + 2, [outcome])
-    second.telemetry(a_batch("g0-0", ("temp", "loss"), [[51.0, 3.0]]), BASE_NS)
+    second.telemetry(encode_telemetry(a_batch("g0-0", ("temp", "loss"), [[51.0, 3.0]])), BASE_NS)
     second.close()
 
 
@@ -140,8 +142,8 @@ def test_the_files_open_in_pandas_by_themselves(tmp_path: Path) -> None:
     ]
     assert list(lines.ts_ns) == [BASE_NS] + [BASE_NS + 1] * 5
     assert list(lines.id) == ["f1", "", "p1", "", "c1", "c1"]
-    with pa.OSFile(str(part_paths(folder, "telemetry")[0])) as file:
-        rows = pa.ipc.open_stream(file).read_pandas()
+    seal(*part_paths(folder, "telemetry"))
+    rows = pd.read_parquet(*part_paths(folder, "telemetry"))
     assert list(rows.worker) == ["g0-0", "g1-0", "g1-0"]
     assert list(rows.metrics[0]) == ["loss", "temp"]
     assert list(rows["values"][2]) == [60.0]
@@ -173,7 +175,7 @@ def test_the_exported_tables_equal_the_frames(tmp_path: Path, place: str) -> Non
 def test_an_export_beside_a_weaver_leaves_the_newest_parts_for_the_next(tmp_path: Path) -> None:
     writer = TrajectoryWriter(tmp_path / "run", "demo", 1, Config(), {}, 5, part_bytes=100)
     for number in range(3):
-        writer.telemetry(a_batch("g0-0", ("loss",), [[float(number)]]), BASE_NS)
+        writer.telemetry(encode_telemetry(a_batch("g0-0", ("loss",), [[float(number)]])), BASE_NS)
         writer.event(Tick(), BASE_NS, ())
         writer.flush()
     place = str(tmp_path / "out")

@@ -28,7 +28,7 @@ class Arrivals:
         self.malformed = []
         self._changed = asyncio.Event()
 
-    def receive(self, message, ts_recv_ns):
+    def receive(self, message, ts_recv_ns, data):
         assert ts_recv_ns > 0
         self.messages.append(message)
         self._changed.set()

@@ -65,9 +65,9 @@ async def test_messages_are_stamped_with_the_bus_clock(broker, make, arrivals, w
     creds = broker.credentials.weaver_creds
     bus = await NatsBus.connect(broker.url, "run", creds, clock)
 
-    def receive(message, ts_recv_ns):
+    def receive(message, ts_recv_ns, data):
         stamps.append(ts_recv_ns)
-        arrivals.receive(message, ts_recv_ns)
+        arrivals.receive(message, ts_recv_ns, data)
 
     await bus.open(receive, arrivals.reject)
     await weaver_client.publish(subjects.event("run", "g0-0", 1), codec.encode(make.hello()))
@@ -82,7 +82,7 @@ async def test_a_receiver_that_raises_gets_an_ack_again_at_the_next_weaver(
     tried = asyncio.Event()
 
     class Failing:
-        def receive(self, message, ts_recv_ns):
+        def receive(self, message, ts_recv_ns, data):
             tried.set()
             raise RuntimeError("the Weaver has a bug")
 
@@ -118,7 +118,7 @@ async def test_an_unacknowledged_hello_is_not_redelivered_to_the_next_weaver_but
     received = []
 
     class Killed:
-        def receive(self, message, ts_recv_ns):
+        def receive(self, message, ts_recv_ns, data):
             received.append(message)
             return False
 
@@ -433,7 +433,7 @@ class Incoming:
 def test_no_bytes_make_the_inlet_raise(data):
     got, dropped = [], []
     inlet = Inlet(
-        "run", ManualClock(), lambda m, _: got.append(m), lambda *pair: dropped.append(pair)
+        "run", ManualClock(), lambda m, *_: got.append(m), lambda *pair: dropped.append(pair)
     )
     inlet.take_telemetry("tl.telemetry.run.g0-0.1", data)
     for subject in ("tl.ack.run.g0-0.1", "tl.evt.run.g0-0.1"):

@@ -82,7 +82,7 @@ async def test_work_that_never_waits_gives_the_others_their_turn():
 async def test_messages_of_a_worker_over_its_rate_limit_are_dropped_and_logged(make, kind):
     got, dropped = [], []
 
-    def take(message, ts_ns):
+    def take(message, ts_ns, data):
         got.append(message.worker)
         return True
 

@@ -23,7 +23,7 @@ from torchloom_core.live.trajectory.writer import TrajectoryWriter
 from torchloom_core.live.weaver.outbox import AT_KEY, At
 from torchloom_core.live.weaver.recovery import Inheritance, same_input
 from torchloom_core.wire.actions import ChangeKnob
-from torchloom_core.wire.codec import encode
+from torchloom_core.wire.codec import encode, encode_telemetry
 from torchloom_core.wire.commands import FINAL_STATUSES
 from torchloom_core.wire.decisions import (
     CommandStatus,
@@ -63,7 +63,7 @@ class Recorder:
         def recorded(message, ts_ns):
             outputs = step(message, ts_ns)
             if isinstance(message, Telemetry):
-                self._writer.telemetry(message, ts_ns)
+                self._writer.telemetry(encode_telemetry(message), ts_ns)
             else:
                 self._writer.event(message, ts_ns, outputs)
             return outputs

@@ -1,8 +1,10 @@
-"""Telemetry batches to Arrow rows and back, bit for bit.
+"""Telemetry to Arrow rows and back, bit for bit.
 
-A batch's bytes are copied into the columns unchanged, so a NaN retains its payload.
+The Weaver writes messages as they came; the process that seals a part, and readers, turn them into
+columns. A batch's bytes are copied into these unchanged, so a NaN retains its payload.
 """
 
+import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple, cast
@@ -11,8 +13,10 @@ import numpy as np
 import pyarrow as pa
 from msgspec.structs import astuple
 
-from torchloom_core.live.trajectory.layout import TELEMETRY_SCHEMA
+from torchloom_core.floor.errors import MessageError
+from torchloom_core.live.trajectory.layout import MESSAGE_SCHEMA, TELEMETRY_SCHEMA
 from torchloom_core.live.trajectory.parts import Buffer
+from torchloom_core.wire.codec import decode_telemetry
 from torchloom_core.wire.messages import Telemetry, WorkerState
 
 _CODE_BYTES = 4
@@ -43,27 +47,122 @@ class _Pieces:
         return pieces
 
 
-class TelemetryStream:
-    """One Arrow IPC stream: the schema and the names precede its first batch."""
+class MessageBuffer:
+    """Messages that wait to be written, in memory that is used again: it stays in the cache."""
+
+    def __init__(self) -> None:
+        self._memory = io.BytesIO()
+        self._seq: list[int] = []
+        self._ts_recv_ns: list[int] = []
+        self._ends = [0]
+
+    def __len__(self) -> int:
+        """Return the number of messages."""
+        return len(self._seq)
+
+    @property
+    def size(self) -> int:
+        """Their bytes."""
+        return self._ends[-1]
+
+    def add(self, seq: int, ts_recv_ns: int, message: bytes) -> None:
+        """Copy one message."""
+        self._seq.append(seq)
+        self._ts_recv_ns.append(ts_recv_ns)
+        self._memory.write(message)
+        self._ends.append(self._memory.tell())
+
+    def clear(self) -> None:
+        """Forget all; nothing may refer to :meth:`rows` any more."""
+        self._memory.seek(0)
+        self._seq.clear()
+        self._ts_recv_ns.clear()
+        del self._ends[1:]
+
+    def rows(self) -> Any:
+        """Return the messages in place, a record batch with the columns of ``MESSAGE_SCHEMA``."""
+        ends = pa.py_buffer(np.array(self._ends, np.int32))
+        data = pa.py_buffer(self._memory.getbuffer()[: self.size])
+        # pa.array would import pandas: a second, and a quarter of the Weaver's memory.
+        columns = [
+            *(
+                _numbers(pa.int64(), np.array(one, np.int64).tobytes())
+                for one in (self._seq, self._ts_recv_ns)
+            ),
+            pa.Array.from_buffers(pa.binary(), len(self), [None, ends, data]),
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=MESSAGE_SCHEMA)
+
+
+class MessageStream:
+    """One Arrow IPC stream of telemetry messages as they came; the schema precedes the first."""
 
     def __init__(self) -> None:
         self._sink = _Pieces()
         # Compression takes two to six times as long as the encoding, on the Weaver's loop.
-        options = pa.ipc.IpcWriteOptions(emit_dictionary_deltas=True, use_threads=False)
+        options = pa.ipc.IpcWriteOptions(use_threads=False)
         file = pa.PythonFile(self._sink, mode="w")
-        self._stream = pa.ipc.new_stream(file, TELEMETRY_SCHEMA, options=options)
+        self._stream = pa.ipc.new_stream(file, MESSAGE_SCHEMA, options=options)
+
+    def encode(self, messages: MessageBuffer) -> list[Buffer]:
+        """Return the pieces to append, in order, for one record batch; at least one message."""
+        self._stream.write_batch(messages.rows())
+        return self._sink.take()
+
+
+def telemetry_rows(stream: Any) -> Iterator[Any]:
+    """Yield the rows of a part's stream in record batches with the columns of ``TELEMETRY_SCHEMA``.
+
+    ValueError or ArrowException if the stream is damaged.
+    """
+    if stream.schema.equals(MESSAGE_SCHEMA):
+        columns = _Columns()
+        for rows in stream:
+            yield columns.of(_received(rows))
+    else:
+        yield from map(checked, stream)  # format 3 and before
+
+
+def checked(rows: Any) -> Any:
+    """Return rows that have the columns of ``TELEMETRY_SCHEMA``, all values, and whole samples.
+
+    ValueError or ArrowException if they have not.
+    """
+    if not rows.schema.equals(TELEMETRY_SCHEMA):
+        raise ValueError("the columns are not those of telemetry")
+    rows.validate(full=True)
+    lists = [rows[name] for name in ("metrics", "ts_ns", "values")]
+    if any(column.null_count for column in (*rows.columns, *(one.values for one in lists))):
+        raise ValueError("a value is missing")
+    metrics, samples, values = (np.diff(one.offsets.to_numpy()) for one in lists)
+    if (metrics * samples != values).any():
+        raise ValueError("need samples x metrics values")
+    return rows
+
+
+def _received(rows: Any) -> list[Received]:
+    rows.validate(full=True)
+    try:
+        if any(column.null_count for column in rows.columns):
+            raise ValueError("a value is missing")
+        columns = (rows[name].to_pylist() for name in MESSAGE_SCHEMA.names)
+        return [Received(seq, ts, decode_telemetry(m)) for seq, ts, m in zip(*columns, strict=True)]
+    except MessageError as error:
+        raise ValueError(str(error)) from None
+
+
+class _Columns:
+    """Batches as rows; a name has the same code in all record batches."""
+
+    def __init__(self) -> None:
         self._runs = _Names()
         self._workers = _Names()
         self._states = _Names()
         self._metrics = _Names()
         self._metric_codes: dict[tuple[str, ...], bytes] = {}
 
-    def encode(self, received: Sequence[tuple[int, int, Telemetry]]) -> list[Buffer]:
-        """Return the pieces to append, in order, for one record batch of at least one row."""
-        self._stream.write_batch(self._record_batch(received))
-        return self._sink.take()
-
-    def _record_batch(self, received: Sequence[tuple[int, int, Telemetry]]) -> Any:
+    def of(self, received: Sequence[Received]) -> Any:
+        """Return a record batch with the columns of ``TELEMETRY_SCHEMA``, of at least one row."""
         seq, ts_recv_ns, batches = zip(*received, strict=True)
         values = zip(*map(astuple, batches), strict=True)
         of = dict(zip(Telemetry.__struct_fields__, values, strict=True))
@@ -101,7 +200,7 @@ class TelemetryStream:
 
 
 class _Names:
-    """Strings that are written once per stream and then referred to by number."""
+    """Strings that are stored once and then referred to by number."""
 
     def __init__(self) -> None:
         self._code_of: dict[str, int] = {}
@@ -113,7 +212,6 @@ class _Names:
         return np.array(codes, np.int32).tobytes()
 
     def column(self, codes: bytes) -> Any:
-        # For the stream, the same array object again means that no name is new.
         if len(self._array) < len(self._code_of):
             self._array = _texts(self._code_of)
         indices = _numbers(pa.int32(), codes, _CODE_BYTES)

@@ -7,7 +7,7 @@
             meta.json                 a Meta
             events-000001.jsonl       Lines: every input but telemetry, and every output
             telemetry-000001.parquet  one row per telemetry batch: a sealed part
-            telemetry-000002.arrow    the same as an Arrow IPC stream, not yet sealed
+            telemetry-000002.arrow    the messages as they came, an Arrow IPC stream, not yet sealed
 
 ``seq`` counts the kernel's inputs from 1, telemetry included: both kinds of file merged by
 ``seq`` are the exact input order. The parts of a file are numbered; only the last part of a
@@ -23,7 +23,7 @@ import pyarrow as pa
 from torchloom_core.floor.errors import StateError
 from torchloom_core.wire.limits import MAX_COUNT, Count, Int64, Name
 
-FORMAT = 3
+FORMAT = 4
 """Version of this layout; it is raised when an old reader would misread it."""
 
 NAMES_FORMAT = 2
@@ -45,6 +45,12 @@ UNSEALED = "telemetry-*.arrow"
 """Parts of telemetry that are not sealed, or were sealed just before a kill."""
 
 NAME = pa.dictionary(pa.int32(), pa.string())
+
+MESSAGE_SCHEMA = pa.schema(
+    [("seq", pa.int64()), ("ts_recv_ns", pa.int64()), ("message", pa.binary())]
+)
+"""A row of a part that is not sealed: the msgpack of a batch. Up to format 3 it had the columns of
+:data:`TELEMETRY_SCHEMA`."""
 
 TELEMETRY_SCHEMA = pa.schema(
     [

@@ -19,7 +19,7 @@ from torchloom_core.floor.errors import StateError
 from torchloom_core.floor.files import open_regular
 from torchloom_core.floor.suggest import listed
 from torchloom_core.live.dispatch.policy_guard import OVERRAN
-from torchloom_core.live.trajectory.columns import decode
+from torchloom_core.live.trajectory.columns import decode, telemetry_rows
 from torchloom_core.live.trajectory.earlier_names import renamed_config, renamed_line
 from torchloom_core.live.trajectory.layout import (
     FORMAT,
@@ -27,7 +27,6 @@ from torchloom_core.live.trajectory.layout import (
     NAMES_FORMAT,
     SEALED,
     SEALED_FORMAT,
-    TELEMETRY_SCHEMA,
     Line,
     Meta,
     part_paths,
@@ -280,11 +279,11 @@ class _Snapshot:
 def _record_batches(parts: list[_Snapshot]) -> Iterator[Any]:
     for part in parts:
         rows = 0
-        found = _sealed(part) if part.path.suffix == SEALED else _unsealed(part, part is parts[-1])
+        is_sealed, is_last = part.path.suffix == SEALED, part is parts[-1]
+        found = row_groups(part.path) if is_sealed else _unsealed(part, is_last)
         while True:
             try:
                 batch = next(found)
-                batch.validate(full=True)
             except (StopIteration, FileNotFoundError):  # it was thinned meanwhile
                 break
             except (OSError, ValueError, pa.ArrowException) as error:
@@ -293,26 +292,13 @@ def _record_batches(parts: list[_Snapshot]) -> Iterator[Any]:
             rows += batch.num_rows
 
 
-def _sealed(part: _Snapshot) -> Iterator[Any]:
-    for batch in row_groups(part.path):
-        yield _with_columns(batch)
-
-
 def _unsealed(part: _Snapshot, is_last: bool) -> Iterator[Any]:
     data = part.read()
     end, torn = whole_bytes(data, "telemetry")
     if end:
-        stream = pa.ipc.open_stream(data[:end])
-        _with_columns(stream)
-        yield from stream
+        yield from telemetry_rows(pa.ipc.open_stream(data[:end]))
     if end < len(data) and not (torn and is_last):
         raise ValueError("damaged record batch before the end of the file")
-
-
-def _with_columns(rows: Any) -> Any:
-    if not rows.schema.equals(TELEMETRY_SCHEMA):
-        raise ValueError("the columns are not those of telemetry")
-    return rows
 
 
 def _decode(decoder: msgspec.json.Decoder[_T], data: bytes | msgspec.Raw, place: str) -> _T:

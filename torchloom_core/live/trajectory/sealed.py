@@ -7,6 +7,7 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
+from torchloom_core.live.trajectory.columns import checked, telemetry_rows
 from torchloom_core.live.trajectory.layout import TELEMETRY_SCHEMA
 
 _GROUP_BYTES = 8 << 20
@@ -27,7 +28,7 @@ def row_groups(path: Path) -> Iterator[Any]:
     with pq.ParquetFile(path, read_dictionary=_NAMES) as file:
         for number in range(file.num_row_groups):
             table = file.read_row_group(number, use_threads=False)
-            yield from table.combine_chunks().to_batches()
+            yield from map(checked, table.combine_chunks().to_batches())
 
 
 def write(source: BinaryIO, path: Path) -> None:
@@ -55,7 +56,7 @@ def write(source: BinaryIO, path: Path) -> None:
 def _tables(source: BinaryIO) -> Iterator[Any]:
     waiting: list[Any] = []
     size = 0
-    for batch in pa.ipc.open_stream(source):
+    for batch in telemetry_rows(pa.ipc.open_stream(source)):
         waiting.append(batch)
         size += batch.nbytes
         if size >= _GROUP_BYTES:

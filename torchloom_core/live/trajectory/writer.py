@@ -19,7 +19,7 @@ from torchloom_core.config.schema import Config
 from torchloom_core.floor.errors import StateError
 from torchloom_core.floor.server_urls import shown
 from torchloom_core.live.kernel.actions.kinds import kind_of
-from torchloom_core.live.trajectory.columns import TelemetryStream
+from torchloom_core.live.trajectory.columns import MessageBuffer, MessageStream
 from torchloom_core.live.trajectory.layout import (
     META,
     SEALED_FORMAT,
@@ -48,18 +48,16 @@ from torchloom_core.wire.decisions import (
     Withdrawal,
 )
 from torchloom_core.wire.events import DeliveryStatus, Forecast, Input, NodeFault, RecordingGap
-from torchloom_core.wire.messages import Exit, Hello, Note, Telemetry
+from torchloom_core.wire.messages import Exit, Hello, Note
 from torchloom_core.wire.requests import Approve, Deny, Propose, Request
 
 PART_BYTES = 64 << 20
 BUFFER_BYTES = 32 << 20
-"""Maximum size of the buffer between two flushes."""
+"""Maximum size of the lines between two flushes."""
 
-_BATCH_BYTES = 2048
-"""Buffer memory of a batch beside its values: the message, its names, its times."""
-
-_ROWS_AT_ONCE = 512
-"""Maximum number of rows per record batch: reusing the buffer is cheaper than a larger one."""
+_MESSAGES_AT_ONCE = 512
+_BYTES_AT_ONCE = 2 << 20
+"""Maximum size of a record batch: what is still in the processor's cache is written faster."""
 
 
 class TrajectoryWriter:
@@ -86,9 +84,9 @@ class TrajectoryWriter:
         self.folder = epoch_folder(root, epoch)
         self._sealer = Sealer(root)
         self._seq = 0
-        self._batches: list[tuple[int, int, Telemetry]] = []
+        self._messages = MessageBuffer()
         self._lines: list[bytes] = []
-        self._buffered_bytes = 0
+        self._line_bytes = 0
         self.paused = ""
         self._on_file = 0
         self._gap_why = ""
@@ -112,20 +110,20 @@ class TrajectoryWriter:
             raise state_error(self.folder, "cannot be written", error) from None
         self._events = PartWriter(self.folder, "events", part_bytes)
         self._telemetry = PartWriter(self.folder, "telemetry", part_bytes, self._sealer.add)
-        self._stream = TelemetryStream()
+        self._stream = MessageStream()
 
     def seal(self, parts: Iterable[Path]) -> None:
         """Seal parts of earlier epochs beside the loop."""
         for part in parts:
             self._sealer.add(part)
 
-    def telemetry(self, batch: Telemetry, ts_recv_ns: int) -> None:
-        """Take one telemetry input, which never has outputs."""
+    def telemetry(self, message: bytes, ts_recv_ns: int) -> None:
+        """Take one telemetry input as it was sent; it never has outputs."""
         if not self._takes_input(ts_recv_ns):
             return
-        self._batches.append((self._seq, ts_recv_ns, batch))
-        self._buffered_bytes += _BATCH_BYTES + len(batch.values)
-        if len(self._batches) >= _ROWS_AT_ONCE or self._buffered_bytes > BUFFER_BYTES:
+        messages = self._messages
+        messages.add(self._seq, ts_recv_ns, message)
+        if len(messages) >= _MESSAGES_AT_ONCE or messages.size >= _BYTES_AT_ONCE:
             self.flush()
 
     def event(self, message: Input, ts_recv_ns: int, outputs: Sequence[Output]) -> None:
@@ -135,27 +133,28 @@ class TrajectoryWriter:
         parts = enumerate((message, *outputs))  # all or none: a record without a part is damaged
         lines = [self._line(part, n, len(outputs), ts_recv_ns) for n, part in parts]
         self._lines += lines
-        self._buffered_bytes += sum(map(len, lines))
-        if self._buffered_bytes > BUFFER_BYTES:
+        self._line_bytes += sum(map(len, lines))
+        if self._line_bytes > BUFFER_BYTES:
             self.flush()
 
     def flush(self) -> None:
         """Pass the buffer to the operating system, so that a kill loses nothing; else pause."""
-        lines, batches = self._lines, self._batches
-        self._lines, self._batches, self._buffered_bytes = [], [], 0
+        lines = self._lines
+        self._lines, self._line_bytes = [], 0
         if self.paused:
             return
         try:
-            self._append(lines, batches)
+            self._append(lines, self._messages)
         except OSError as error:
             self.pause(str(state_error(self.folder, "cannot be written", error)))
         else:
+            self._messages.clear()
             self._on_file = self._seq
             self._gap_why = ""
 
     def pause(self, why: str) -> None:
         """Drop the buffer, and all inputs until :meth:`resume`."""
-        self._lines, self._batches, self._buffered_bytes = [], [], 0
+        self._lines, self._messages, self._line_bytes = [], MessageBuffer(), 0
         self.paused = why
         self._gap_why = self._gap_why or why
         with suppress(OSError):
@@ -197,17 +196,17 @@ class TrajectoryWriter:
         self._last_ns = ts_ns
         return not self.paused
 
-    def _append(self, lines: list[bytes], batches: list[tuple[int, int, Telemetry]]) -> None:
+    def _append(self, lines: list[bytes], messages: MessageBuffer) -> None:
         # Events go first: a crash in between then leaves a prefix of the inputs whose
         # outputs are complete, and perhaps events after it that the reader drops.
         if lines:
             self._events.append(b"".join(lines))
-        if not batches:
+        if not messages:
             return
         try:
             if self._telemetry.next_is_new():
-                self._stream = TelemetryStream()
-            self._telemetry.append(*self._stream.encode(batches))
+                self._stream = MessageStream()
+            self._telemetry.append(*self._stream.encode(messages))
         except OSError:
             if lines:
                 self._events.undo()

@@ -38,7 +38,9 @@ _VIEWS = {"per_s": 20.0, "bytes_per_s": 1e6, "rest_s": 16.0}
 OVER_LIMIT = "its sender sends more than it may"
 """Why a message over one of these limits is dropped."""
 
-Receive = Callable[[Telemetry | WorkerEvent | Ack | LighthouseView, int], bool]
+Receive = Callable[[Telemetry | WorkerEvent | Ack | LighthouseView, int, bytes], bool]
+"""Called with a message, the time it was received and its bytes; False: redeliver it."""
+
 Malformed = Callable[[str, str], None]
 
 _FromWorker = Telemetry | WorkerEvent | Ack
@@ -100,7 +102,7 @@ class Inlet:
             self.reject(msg.subject, str(error))
             return
         if view.run == self._run:
-            self._receive(view, ts_recv_ns)
+            self._receive(view, ts_recv_ns, msg.data)
         else:
             self.reject(msg.subject, f"need the run of the subject, was {view.run!r}")
 
@@ -128,7 +130,7 @@ class Inlet:
             return True
         if delivered_before and isinstance(message, Hello):
             return True
-        return self._receive(message, ts_recv_ns)
+        return self._receive(message, ts_recv_ns, data)
 
     def _check(self, message: _FromWorker, prefix: str, subject: str) -> None:
         """Raise MessageError unless the subject is the message's, and a hello moves no process.

@@ -122,13 +122,16 @@ class Weaver:
 
     # --- inputs ---
 
-    def receive(self, message: Telemetry | Input, ts_ns: int) -> bool:
-        """Feed one input to the kernel, record it, post its outputs; False while it is ending."""
+    def receive(self, message: Telemetry | Input, ts_ns: int, data: bytes = b"") -> bool:
+        """Feed one input to the kernel, record it, post its outputs; False while it is ending.
+
+        ``data``: telemetry as it was sent, which is recorded.
+        """
         if self._over.done():
             return False
         try:
             if isinstance(message, Telemetry):
-                self._trajectory.telemetry(message, ts_ns)
+                self._trajectory.telemetry(data, ts_ns)
                 self._kernel.step(message, ts_ns)
                 return True
             if isinstance(message, Hello | LighthouseView) and self._epochs.is_outranked_by(
