@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 from typing import Any
 
 import msgspec
@@ -41,10 +42,13 @@ PEOPLE: dict[str, PersonRole] = {
     "watcher": "viewer",
     "chief": "admin",
 }
+_JOINERS = 20
+"""The Weaver closes a joiner's connection with more than five requests a second; it comes back."""
 _OBSERVER = "observer"
-_TURNS = "wwwwwjjpppplwwwwwjjpppplwwwwwjjppppl" + "sh"
+_TURNS = "wwwwwwjpppplwwwwwwjpppplwwwwwwjppppl" + "sh"
 """Of workers, joiner, people, lighthouse, scraper and host."""
 _GET = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nAccept: text/plain\r\n\r\n"
+_FLUSH_S = 10.0
 _RESUMED = 0.9
 _HTTP_S = 1.0
 _SCRAPERS = 50
@@ -55,13 +59,13 @@ _Sender = tuple[str, int]
 class Parties:
     """Each on a connection of its own; one more person requests the status and nothing else."""
 
-    joiner: NatsClient
     observer: NatsClient
     lighthouse: NatsClient
     host: NatsClient
 
     def __init__(self, scene: Scene) -> None:
         self._scene = scene
+        self.joiners: list[NatsClient] = []
         self.workers: dict[_Sender, NatsClient] = {}
         self.people: dict[str, NatsClient] = {}
         self._commands: dict[_Sender, Command] = {}
@@ -71,7 +75,8 @@ class Parties:
     async def connect(self) -> None:
         """Connect all; a worker enrols as any other does, for each incarnation."""
         scene, join = self._scene, self._scene.join
-        self.joiner = await _connect(join.url, join.creds, f"_INBOX_JOIN_{RUN}")
+        for _ in range(_JOINERS):
+            self.joiners.append(await _connect(join.url, join.creds, f"_INBOX_JOIN_{RUN}"))
         for name, role in PEOPLE.items():
             self.people[name] = await _connect(join.url, scene.person_creds(name, role), "_INBOX")
         seen_by = scene.person_creds(_OBSERVER, "admin")
@@ -84,7 +89,7 @@ class Parties:
         self._key = nats_jwt.public_key(seed)
         for name, incarnation in WORKERS:
             request = as_json(join_request(name, self._key, incarnation))
-            answer = await self.joiner.request(subjects.join(RUN), request, timeout=PATIENCE_S)
+            answer = await self.joiners[0].request(subjects.join(RUN), request, timeout=PATIENCE_S)
             creds = nats_jwt.creds_text(decode_json(JoinReply, answer.data, "join reply").jwt, seed)
             prefix = subjects.inbox_prefix(RUN, name, incarnation)
             client = await _connect(join.url, creds, prefix)
@@ -137,7 +142,8 @@ class Parties:
     async def _joiner(self, mutator: Mutator) -> None:
         worker = mutator.random.choice(("w-0", "w-1", "new-0", "g0-0"))
         template = join_request(worker, self._key)
-        await _publish(self.joiner, subjects.join(RUN), mutator.message(template, as_json))
+        client = mutator.random.choice(self.joiners)
+        await _publish(client, subjects.join(RUN), mutator.message(template, as_json))
 
     async def _person(self, mutator: Mutator) -> None:
         name = mutator.random.choice(tuple(PEOPLE))
@@ -200,7 +206,7 @@ class Parties:
 
     async def flush(self) -> None:
         """Wait until the broker has received all messages."""
-        await asyncio.gather(*(one.flush(timeout=PATIENCE_S) for one in self._clients()))
+        await asyncio.gather(*map(_flushed, self._clients()))
 
     async def status(self) -> Status:
         """Request the Weaver's status."""
@@ -214,18 +220,34 @@ class Parties:
             await client.close()
 
     def _clients(self) -> list[NatsClient]:
-        others = self.joiner, self.observer, self.lighthouse, self.host
-        return [*self.workers.values(), *self.people.values(), *others]
+        others = self.observer, self.lighthouse, self.host
+        return [*self.joiners, *self.workers.values(), *self.people.values(), *others]
 
 
 def _word(value: object) -> str:
     """Return a value as part of a header: nats-py encodes it as UTF-8."""
-    return str(value)[:300].encode(errors="replace").decode().strip()
+    try:
+        text = str(value)
+    except RecursionError:  # a list in a list in a list ...
+        text = "deep"
+    return text[:300].encode(errors="replace").decode().strip()
 
 
 async def _publish(client: NatsClient, subject: str, data: bytes) -> None:
-    # The server closes the connection of a longer message.
-    await client.publish(subject, data[:MAX_MESSAGE_BYTES])
+    with contextlib.suppress(nats.errors.OutboundBufferLimitError):  # while it reconnects
+        # The server closes the connection of a longer message.
+        await client.publish(subject, data[:MAX_MESSAGE_BYTES])
+
+
+async def _flushed(client: NatsClient) -> None:
+    """Wait until the server has all; what it had of a connection that was closed is not known."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return await client.flush(timeout=_FLUSH_S)
+        except nats.errors.Error:
+            if time.monotonic() > deadline_s:
+                raise
 
 
 async def _connect(url: str, creds: str, inbox: str) -> NatsClient:

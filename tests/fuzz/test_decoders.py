@@ -8,14 +8,17 @@ from experiments.fuzz import templates
 from experiments.fuzz.mutation import EVIL, Mutator, as_json, as_msgpack, changed, fields_of
 from tests.recorded_message import recorded
 from torchloom_core.floor.errors import MessageError
+from torchloom_core.live.transport import lease, owner
+from torchloom_core.live.weaver import access_sharing
 from torchloom_core.wire import codec
 from torchloom_core.wire.actions import Action
 from torchloom_core.wire.messages import JoinFile, JoinReply, JoinRequest, PauseState, RollCall
 from torchloom_core.wire.operator import KnobSet, KnobUnset
+from torchloom_core.wire.steering import LighthouseView
 from torchloom_threadlet import ipc
 
 SEED = 1
-ROUNDS = 300
+ROUNDS = 150
 
 
 def to_json(decode):
@@ -51,6 +54,10 @@ CASES = [
             JoinFile(url="nats://127.0.0.1:1", run="fuzz"),
         )
     ),
+    ("lighthouse's view", templates.lighthouse_view(), as_json, body_of(LighthouseView)),
+    ("lease", {"holder": "a", "lease_s": 1.0}, as_json, lease._decoded),
+    ("owner", templates.owner(), as_json, owner._decoded),
+    ("access", {"people": [], "revoked": {"people": {"U": 1}}}, as_json, access_sharing._decoded),
     ("knob set", {"knob": "x", "value": 2.5, "worker": "g"}, as_json, body_of(KnobSet)),
     ("knob unset", {"knob": "x", "worker": "g"}, as_json, body_of(KnobUnset)),
     *(

@@ -173,6 +173,21 @@ async def test_a_join_request_that_is_sent_again_gives_its_sender_no_rights(atta
     assert await attacked.lets_in(nats_jwt.creds_text(jwts[1], victim))
 
 
+async def test_a_flood_in_the_name_of_another_connection_closes_its_own(attacked):
+    """The Weaver learns by a header which connection floods it; the server writes that header."""
+    request = JoinRequest(**identity("flood-0"), public_key="U")
+    async with attacked.worker("good-3") as good, attacked.joiner() as evil:
+        named = {"server": good._server_info["server_name"], "id": good._server_info["client_id"]}
+        forged = {"Nats-Request-Info": encode(named).decode()}
+        with contextlib.suppress(nats.errors.Error):
+            for _ in range(200):
+                await evil.publish(subjects.join(RUN), encode(request), headers=forged)
+                await evil.flush(DEADLINE_S)
+        assert await eventually(lambda: evil.is_closed)
+        await settle(good)
+        assert good.is_connected
+
+
 async def test_a_worker_can_neither_ack_nor_report_for_another(attacked):
     async with attacked.worker("good-0") as good, attacked.worker("evil-0") as evil:
         commands = await good.subscribe(subjects.command(RUN, "good-0", 1))
