@@ -15,7 +15,8 @@ from fleet import RUN
 from torchloom_core.live.transport import NatsBus
 from torchloom_core.live.transport.broker import EmbeddedBroker
 from torchloom_core.live.transport.inbound import Receive
-from torchloom_core.live.transport.security.enrolment import Enrolment, Grants
+from torchloom_core.live.transport.security.enrolment import Enrolment
+from torchloom_core.live.transport.security.grants import Grants
 from torchloom_core.wire.codec import encode
 from torchloom_core.wire.messages import JoinFile, JoinReply, JoinRequest, Telemetry
 

@@ -19,7 +19,8 @@ from tests.settled import settle
 from tests.waiting import eventually
 from torchloom_core.floor.clock import SystemClock
 from torchloom_core.floor.errors import BrokerError
-from torchloom_core.live.transport.security.enrolment import Enrolment, Grants
+from torchloom_core.live.transport.security.enrolment import Enrolment
+from torchloom_core.live.transport.security.grants import Grants
 from torchloom_core.live.weaver.courier import Courier
 from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import (

@@ -5,8 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchloom_core.floor.errors import StateError
-from torchloom_core.live.transport.security import enrolment as grants_module
-from torchloom_core.live.transport.security.enrolment import Enrolment, Grants
+from torchloom_core.live.transport.security import grants as grants_module
+from torchloom_core.live.transport.security.enrolment import Enrolment
+from torchloom_core.live.transport.security.grants import Grants
 from torchloom_core.live.transport.security.nats_jwt import is_user_key, new_seed, public_key
 from torchloom_core.wire.messages import JoinRequest
 
@@ -155,7 +156,7 @@ def folder(path):
 
 
 def test_the_oldest_of_too_many_grants_are_forgotten(monkeypatch, tmp_path):
-    monkeypatch.setattr(grants_module, "_MOST_GRANTS", 3)
+    monkeypatch.setattr(grants_module, "MOST_GRANTS", 3)
     enrolment = enrolment_of(Grants(tmp_path / "granted.jsonl"))
     for incarnation in range(5):
         assert enrolment.admit(ask(incarnation=incarnation), None).jwt
@@ -169,7 +170,7 @@ def test_the_oldest_of_too_many_grants_are_forgotten(monkeypatch, tmp_path):
 
 
 def test_the_file_of_grants_does_not_grow_without_end(monkeypatch, tmp_path):
-    monkeypatch.setattr(grants_module, "_MOST_GRANTS", 3)
+    monkeypatch.setattr(grants_module, "MOST_GRANTS", 3)
     path = tmp_path / "granted.jsonl"
     enrolment = enrolment_of(Grants(path))
     for incarnation in range(50):

@@ -66,6 +66,7 @@ async def test_a_superseded_weaver_cannot_overwrite_its_successors_state(weavers
     await first.state.left()
     await first.state.take_over()
     await first.store({"plan.p1": b"old"})
+    await first.state.put("granted.0", b"of no epoch")
     second, epoch = await weavers()
     _, entries = await second.state.left()
     await second.store({**entries, "plan.p2": b"new"})
@@ -73,6 +74,7 @@ async def test_a_superseded_weaver_cannot_overwrite_its_successors_state(weavers
     await first.store({"plan.p1": None, "plan.p2": b"late", "plan.p3": b"late"})
     third, _ = await weavers()
     assert await third.state.left() == (epoch, {"plan.p1": b"old", "plan.p2": b"new"})
+    assert await third.state.items("granted") == {"0": b"of no epoch"}
 
 
 async def test_a_take_over_cut_short_leaves_the_state_of_the_weaver_before(weavers):

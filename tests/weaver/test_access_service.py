@@ -6,6 +6,7 @@ import pytest
 
 from torchloom_core.config.services import Join
 from torchloom_core.floor.errors import MessageError
+from torchloom_core.live.transport.security.grants import Grants
 from torchloom_core.live.transport.security.register import Register, Revoked, Shared
 from torchloom_core.live.weaver import access_service
 from torchloom_core.live.weaver.access_service import AccessService
@@ -15,9 +16,7 @@ from torchloom_core.wire.access import Issued
 async def test_one_process_that_floods_under_ever_new_names_fills_no_list(tmp_path, monkeypatch):
     monkeypatch.setattr(access_service, "MOST_CUT", 3)
     register = Register(tmp_path)
-    credentials = SimpleNamespace(
-        register=register, grants_path=tmp_path / "granted", worker_jwt=lambda *_: ""
-    )
+    credentials = SimpleNamespace(register=register, grants=Grants(), worker_jwt=lambda *_: "")
     broker = SimpleNamespace(credentials=credentials, reload=lambda: None)
     dropped = []
 

@@ -1,9 +1,14 @@
 """What one host of a cluster revokes, the servers of the others refuse as well."""
 
+from types import SimpleNamespace
+
 import pytest
 
+from torchloom_core.live.transport.security import grants as grants_module
+from torchloom_core.live.transport.security.grants import Grants
 from torchloom_core.live.transport.security.register import Register, Shared
-from torchloom_core.live.weaver.access_sharing import merge_access
+from torchloom_core.live.weaver import access_sharing
+from torchloom_core.live.weaver.access_sharing import AccessSharing, merge_access
 from torchloom_core.wire.access import Issued
 
 
@@ -13,6 +18,7 @@ class Host:
     def __init__(self, folder):
         folder.mkdir()
         self.register = Register(folder)
+        self.grants = Grants(folder / "granted.jsonl")
         self.credentials = self
         self.loads = 0
 
@@ -23,13 +29,18 @@ class Host:
 class Bucket:
     """Replaces the run's bucket."""
 
-    value = None
+    def __init__(self):
+        self.values = {}
 
     async def get(self, key):
-        return self.value
+        return self.values.get(key)
 
     async def put(self, key, value):
-        self.value = value
+        self.values[key] = value
+
+    async def items(self, prefix):
+        own = f"{prefix}."
+        return {k.removeprefix(own): v for k, v in self.values.items() if k.startswith(own)}
 
 
 @pytest.fixture
@@ -75,8 +86,36 @@ async def test_a_worker_that_was_let_in_again_stays_so(bucket, hosts):
 
 
 async def test_a_damaged_entry_is_replaced(bucket, hosts):
-    bucket.value = b"no json"
+    bucket.values["access"] = b"no json"
     hosts[0].register.note(issued("alice", "A"))
     await merge_access(bucket, hosts[0])
-    assert bucket.value != b"no json"
+    assert bucket.values["access"] != b"no json"
     assert not hosts[0].register.merge(Shared())
+
+
+async def test_the_next_leader_knows_what_was_granted(bucket, hosts, monkeypatch):
+    monkeypatch.setattr(access_sharing, "PAGE", 3)
+    monkeypatch.setattr(access_sharing, "MOST_SHARED", 6)
+    monkeypatch.setattr(grants_module, "MOST_GRANTS", 12)
+    leases = [SimpleNamespace(is_held=False, is_sure=True) for _ in hosts]
+    sharings = [
+        AccessSharing(bucket, lease, host) for lease, host in zip(leases, hosts, strict=True)
+    ]
+    granted = 0
+    for leader in (0, 1, 0):
+        leases[leader].is_held = True
+        for count in (2, 5, 0, 1):  # a page is begun, another is filled, none, and one more
+            for number in range(granted, granted + count):
+                hosts[leader].credentials.grants.add((f"g{number}-0", 1), f"key{number}")
+            granted += count
+            for sharing in 2 * sharings:
+                await sharing.merge()
+        leases[leader].is_held = False
+        lists = [host.credentials.grants.newest(1000) for host in hosts]
+        assert lists[0] == lists[1] == lists[2]
+        assert lists[0][-1] == (f"g{granted - 1}-0", 1, f"key{granted - 1}")
+    assert len(lists[0]) == 12
+    assert sum(map(bool, (await bucket.items("granted")).values())) == 2
+    late = Grants()
+    await access_sharing.SharedGrants(bucket, late).read()
+    assert late.newest(12) == lists[0][-6:]

@@ -110,7 +110,7 @@ class StateBucket:
         keys = await self._link.persist("list the keys", self._keys)
         found = {key.partition(".")[0] for key in keys if "." in key}
         # Not those of later epochs: one that was cut off meanwhile may have a successor already.
-        for other in sorted(found - {one for one in found if one.isdigit() and int(one) >= epoch}):
+        for other in sorted(one for one in found if one.isdigit() and int(one) < epoch):
             subject = self._subject(f"{other}.>")
             await self._link.persist(
                 f"drop the state of epoch {other}",

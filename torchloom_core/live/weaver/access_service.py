@@ -9,7 +9,8 @@ from fnmatch import fnmatchcase
 from torchloom_core.config.services import Join
 from torchloom_core.floor.errors import MessageError, StateError
 from torchloom_core.live.transport.broker import EmbeddedBroker, OwnServer
-from torchloom_core.live.transport.security.enrolment import Enrolment, Grants
+from torchloom_core.live.transport.security.enrolment import Enrolment
+from torchloom_core.live.transport.security.grants import Grants
 from torchloom_core.wire.access import Access, Revoke
 
 _log = logging.getLogger(__name__)
@@ -42,7 +43,7 @@ class AccessService:
         self.enrolment: Enrolment | None = None
         self._grants = Grants()
         if broker is not None:
-            self._grants = Grants(broker.credentials.grants_path)
+            self._grants = broker.credentials.grants
             mint = broker.credentials.worker_jwt
             self.enrolment = Enrolment(run, mint, self._grants, self._refusal)
 

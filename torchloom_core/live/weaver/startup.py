@@ -35,7 +35,7 @@ from torchloom_core.live.transport import NatsBus
 from torchloom_core.live.transport.broker import EmbeddedBroker, OwnServer
 from torchloom_core.live.transport.lighthouse_place import LighthousePlace
 from torchloom_core.live.weaver.access_service import AccessService
-from torchloom_core.live.weaver.access_sharing import share_access
+from torchloom_core.live.weaver.access_sharing import AccessSharing
 from torchloom_core.live.weaver.daemon import Weaver
 from torchloom_core.live.weaver.epoch_rise import EpochRises
 from torchloom_core.live.weaver.lighthouse_process import LighthouseProcess
@@ -185,9 +185,10 @@ class _Process:
             )
             stack.push_async_callback(bus.close)
             stack.push_async_callback(bus.lease.give_back)
+            sharing = None
             if broker is not None and broker.servers:
-                sharing = asyncio.create_task(share_access(bus.state, broker))
-                stack.callback(sharing.cancel)
+                sharing = AccessSharing(bus.state, bus.lease, broker)
+                stack.callback(asyncio.create_task(sharing.run()).cancel)
             place = LighthousePlace(bus.state, self._config.lighthouse)
             if self._standby:
                 root = run_folder(self._state_dir, self._run)
@@ -199,6 +200,8 @@ class _Process:
                 await bus.lease.seize()
             stack.push_async_callback(bus.owner.give_back)
             await bus.standbys.listen()
+            if sharing is not None:
+                await sharing.merge()
             server = broker or self._own
             write = partial(write_join_file, self._state_dir, self._config, url, server)
             access = AccessService(self._run, server, self._config.join, write, bus.drop_reports)

@@ -9,6 +9,7 @@ signed it: the JWT has only the name and, for a worker, the incarnation.
 import time
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -18,6 +19,7 @@ import nkeys
 from torchloom_core.floor.errors import StateError
 from torchloom_core.floor.files import private_folder, write_private
 from torchloom_core.live.transport.security import nats_jwt, rights
+from torchloom_core.live.transport.security.grants import Grants
 from torchloom_core.live.transport.security.nats_jwt import Claims
 from torchloom_core.live.transport.security.register import Register
 from torchloom_core.live.transport.security.rights import Rights
@@ -77,7 +79,6 @@ class Credentials:
         self.weaver_creds = folder / "weaver.creds"
         self.operator_creds = folder / "operator.creds"
         self.lighthouse_creds = folder / "lighthouse.creds"
-        self.grants_path = folder / "granted.jsonl"
         self.register = Register(folder)
 
     @classmethod
@@ -106,6 +107,11 @@ class Credentials:
                 "start `torchloom weaver` once"
             )
         return cls(folder, run, keys)
+
+    @cached_property
+    def grants(self) -> Grants:
+        """What workers were granted; or StateError if the file cannot be read."""
+        return Grants(self._folder / "granted.jsonl")
 
     @property
     def cluster_secret(self) -> str:
