@@ -96,6 +96,13 @@ def test_a_run_survives_the_loss_of_the_host_that_leads_its_streams(hosts):
     until(lambda: run.torchloom("knob", "set", "x", "2", "--yes").returncode == 0)
     until(lambda: [row["value"] for row in trainer.journal("set")] == [2])
 
+    creds = run.torchloom("credentials", "create", "bob", "--out", str(run.state / "bob.creds"))
+    assert creds.returncode == 0, creds.stderr
+    assert run.torchloom("credentials", "revoke", "bob").returncode == 0
+    refused = run.torchloom("status", "--creds", str(run.state / "bob.creds"))
+    assert "need credentials the server accepts" in refused.stderr
+    assert refused.stderr.count("\n") == 1
+
     streams = streams_of(run.state)
     assert {(name, count) for name, _, count in streams} >= {("TL_REPORT_live", 3)}
     assert {count for *_, count in streams} == {3}

@@ -5,6 +5,7 @@ import logging
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -27,6 +28,8 @@ Admits = Callable[[str, int, bytes], bool]
 Take = Callable[[bytes, bytes], None]
 
 _CONNECT_TIMEOUT_S = 5
+_CONNECT_ALL_S = 60.0
+"""How long all servers of a cluster are tried."""
 _RECONNECT_WAIT_S = 0.2
 PING_EVERY_S = 10
 _CLOSE_S = 5.0
@@ -37,6 +40,7 @@ RETRY_S = 20.0
 
 _RETRY_WAIT_S = 0.1
 _DENIAL = "permissions violation"
+_REFUSAL = "authorization violation"
 _FINAL_ERRORS = (
     nats.errors.BadSubjectError,
     nats.errors.ConnectionClosedError,
@@ -65,6 +69,7 @@ class Connection:
         self._connected = asyncio.Event()
         self._closing = False
         self._last_error: Exception | None = None
+        self._is_refused = asyncio.Event()
         self._denied: asyncio.Event | None = None
         self._limited_log = RateLimitedLog(_log)
         self.full = ""
@@ -220,35 +225,44 @@ class Connection:
             except ConfigError as error:
                 raise BrokerError(str(error)) from None
             self._renewal = Renewal(context, self._tls)
+        connecting = partial(
+            self.client.connect,
+            self._servers,
+            **secure,
+            name=self._name,
+            inbox_prefix=inbox_prefix,
+            user_credentials=None if creds is None else str(creds),
+            connect_timeout=_CONNECT_TIMEOUT_S,
+            ping_interval=ping_every_s,
+            dont_randomize=in_order,
+            reconnect_time_wait=_RECONNECT_WAIT_S,
+            max_reconnect_attempts=1,
+            error_cb=self._note_error,
+            disconnected_cb=self._note_disconnect,
+            reconnected_cb=self._note_reconnect,
+            closed_cb=self._note_closed,
+        )
         try:
-            await self.client.connect(
-                self._servers,
-                **secure,
-                name=self._name,
-                inbox_prefix=inbox_prefix,
-                user_credentials=None if creds is None else str(creds),
-                connect_timeout=_CONNECT_TIMEOUT_S,
-                ping_interval=ping_every_s,
-                dont_randomize=in_order,
-                reconnect_time_wait=_RECONNECT_WAIT_S,
-                max_reconnect_attempts=1,
-                error_cb=self._note_error,
-                disconnected_cb=self._note_disconnect,
-                reconnected_cb=self._note_reconnect,
-                closed_cb=self._note_closed,
-            )
+            # nats-py hangs once the second server of a cluster has refused it, too.
+            async with asyncio.timeout(_CONNECT_ALL_S):
+                await first_done(self._refused(), connecting())
         except (OSError, ValueError, nats.errors.Error) as error:
             raise BrokerError(self._explain(self._last_error or error, creds)) from None
         # Set after the connect: before, the client would wait forever for its first server.
         self.client.options["max_reconnect_attempts"] = _FOREVER
         self._connected.set()
 
+    async def _refused(self) -> None:
+        """Raise the error with which a server refuses the credentials, if one does."""
+        await self._is_refused.wait()
+        raise self._last_error or nats.errors.AuthorizationError()
+
     def _explain(self, error: Exception, creds: Path | None) -> str:
         # A server that refuses closes at once; the connection reset may overtake its reason.
         cut_off = isinstance(error, ConnectionError) and self.client._server_info.get(
             "auth_required"
         )
-        if cut_off or "authorization violation" in str(error).lower():
+        if cut_off or _REFUSAL in str(error).lower():
             given = "none were given" if creds is None else f"it refuses those in {creds}"
             if creds is None and login_of(self._servers):
                 given = "it refuses the user and password in the URL"
@@ -262,7 +276,10 @@ class Connection:
         self._limited_log.add("full", text)
 
     async def _note_error(self, error: Exception) -> None:
-        self._last_error = error
+        if self._connected.is_set() or not self._is_refused.is_set():
+            self._last_error = error
+        if not self._connected.is_set() and _REFUSAL in str(error).lower():
+            self._is_refused.set()
         if self._denied is not None and _DENIAL in str(error).lower():
             self._denied.set()
         elif self._closing or not self._connected.is_set():
