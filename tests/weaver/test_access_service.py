@@ -5,12 +5,12 @@ from types import SimpleNamespace
 import pytest
 
 from torchloom_core.config.services import Join
-from torchloom_core.floor.errors import MessageError
+from torchloom_core.floor.errors import BrokerError, MessageError, StateError
 from torchloom_core.live.transport.security.grants import Grants
 from torchloom_core.live.transport.security.register import Register, Revoked, Shared
 from torchloom_core.live.weaver import access_service
 from torchloom_core.live.weaver.access_service import AccessService
-from torchloom_core.wire.access import Issued
+from torchloom_core.wire.access import Issued, Revoke
 
 
 async def test_one_process_that_floods_under_ever_new_names_fills_no_list(tmp_path, monkeypatch):
@@ -39,4 +39,46 @@ def test_what_has_expired_is_revoked_no_longer_whichever_host_knows_it(tmp_path)
         register.note(Issued(name="ann", role="viewer", key=key, issued_s=1, expires_s=expires_s))
     assert register.revoke_person("ann") == 2
     assert list(register.revoked.people) == keys[1:]
-    assert not register.merge(Shared(revoked=Revoked(people={keys[0]: 1})))
+    register.merge(Shared(revoked=Revoked(people={keys[0]: 1})))
+    assert list(register.revoked.people) == keys[1:]
+
+
+def service(register, reload=lambda: None):
+    credentials = SimpleNamespace(register=register, grants=Grants(), worker_jwt=None)
+    broker = SimpleNamespace(credentials=credentials, reload=reload)
+    return AccessService("run", broker, Join(), lambda expires_s: None, None)
+
+
+async def test_a_revocation_whose_write_failed_is_carried_out_when_it_is_repeated(
+    tmp_path, monkeypatch
+):
+    register, loads = Register(tmp_path), []
+    register.note(Issued(name="ann", role="viewer", key="U" + "A" * 55, issued_s=1))
+    access = service(register, lambda: loads.append(len(register.revoked.people)))
+    wanted = Revoke(kind="person", name="ann")
+    register._path.with_name("revoked.json.new").mkdir()
+    with pytest.raises(StateError):
+        await access.revoke(wanted)
+    assert not loads
+    register._path.with_name("revoked.json.new").rmdir()
+    assert await access.revoke(wanted) == "revoked 1 credentials of ann"
+    await access.revoke(wanted)
+    assert loads == [1, 1]
+
+
+async def test_a_revocation_is_answered_once_the_cluster_has_it(tmp_path):
+    register, shared = Register(tmp_path), []
+    register.note(Issued(name="ann", role="viewer", key="U" + "A" * 55, issued_s=1))
+    access = service(register)
+
+    async def share():
+        shared.append(dict(register.revoked.people))
+        if len(shared) > 1:
+            raise BrokerError("no leader")
+
+    access.share = share
+    assert await access.revoke(Revoke(kind="person", name="ann")) == "revoked 1 credentials of ann"
+    assert len(shared[0]) == 1
+    assert "other hosts do not have this yet" in await access.revoke(
+        Revoke(kind="worker", name="g0-0")
+    )

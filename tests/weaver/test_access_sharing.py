@@ -24,6 +24,7 @@ class Host:
 
     def reload(self):
         self.loads += 1
+        self.register.loaded = self.register.revoked
 
 
 class Bucket:
@@ -37,6 +38,9 @@ class Bucket:
 
     async def put(self, key, value):
         self.values[key] = value
+
+    async def change(self, key, change):
+        self.values |= {key: fresh} if (fresh := await change(self.values.get(key))) else {}
 
     async def items(self, prefix):
         own = f"{prefix}."
@@ -70,7 +74,7 @@ async def test_a_person_is_known_and_revoked_on_all_hosts(bucket, hosts):
     assert [len(host.register.people()) for host in hosts] == [2, 2, 2]
     assert last.register.revoke_person("alice") == 1
     await settle(bucket, hosts)
-    assert [host.loads for host in hosts] == [1, 1, 0]
+    assert [host.loads for host in hosts] == [1, 1, 1]
     assert [host.register.people()[0].revoked_s > 0 for host in hosts[:2]] == [True, True]
 
 

@@ -4,7 +4,8 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from functools import partial
 
 import nats.js.errors
@@ -124,6 +125,22 @@ class StateBucket:
     async def put(self, key: str, value: bytes) -> None:
         """Store the value of ``key``."""
         await self._link.persist(f"write key {key}", lambda: self._bucket.put(key, value))
+
+    async def change(
+        self, key: str, change: Callable[[bytes | None], Awaitable[bytes | None]]
+    ) -> None:
+        """Replace the value of ``key`` by ``change(value)``, if not None; no write is lost."""
+
+        async def swap() -> None:
+            while True:
+                value, revision = await self._entry(key)
+                if (fresh := await change(value)) is None:
+                    return
+                with suppress(nats.js.errors.KeyWrongLastSequenceError):
+                    await self._bucket.update(key, fresh, revision)
+                    return
+
+        await self._link.persist(f"change key {key}", swap)
 
     async def items(self, prefix: str) -> dict[str, bytes]:
         """Return the entries below ``prefix``, by the rest of their keys."""

@@ -5,9 +5,10 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from fnmatch import fnmatchcase
+from functools import partial
 
 from torchloom_core.config.services import Join
-from torchloom_core.floor.errors import MessageError, StateError
+from torchloom_core.floor.errors import BrokerError, MessageError, StateError
 from torchloom_core.live.transport.broker import EmbeddedBroker, OwnServer
 from torchloom_core.live.transport.security.enrolment import Enrolment
 from torchloom_core.live.transport.security.grants import Grants
@@ -17,6 +18,9 @@ _log = logging.getLogger(__name__)
 
 MOST_CUT = 1000
 """The server gets the whole list of what is revoked at each change."""
+
+_SHARED_S = 3.0
+"""How long the answer to a revocation waits until the cluster has stored it."""
 
 _OWN_SERVER = "this run has a NATS server of its own, which lists and revokes credentials"
 
@@ -41,6 +45,7 @@ class AccessService:
         self._drop_reports = drop_reports
         self._join_expires_s = 0
         self.enrolment: Enrolment | None = None
+        self.share: Callable[[], Awaitable[None]] = partial(asyncio.sleep, 0.0)
         self._grants = Grants()
         if broker is not None:
             self._grants = broker.credentials.grants
@@ -63,9 +68,12 @@ class AccessService:
         register = broker.credentials.register
         match wanted.kind:
             case "person":
-                if not (count := register.revoke_person(name)):
-                    raise MessageError(f"access.revoke: {name} has no valid credentials")
+                if not any(one.name == name for one in register.people()):
+                    raise MessageError(f"access.revoke: {name} has no credentials")
+                # Also if all are revoked: the server may not have loaded the list yet.
+                count = register.revoke_person(name)
                 text = f"revoked {count} credentials of {name}"
+                text += "" if count else ": those they had were revoked before"
             case "worker" if wanted.undo:
                 if not register.unblock(name):
                     raise MessageError(f"access.revoke: the worker {name} is not blocked")
@@ -78,7 +86,17 @@ class AccessService:
                 self.write_join_file()
                 text = "revoked the credentials for joining; join.json has new ones"
         await asyncio.to_thread(broker.reload)
-        return text
+        return text + await self._shared()
+
+    async def _shared(self) -> str:
+        """Give the list to the cluster's other hosts; return what to add to the answer."""
+        try:
+            async with asyncio.timeout(_SHARED_S):
+                await self.share()
+        except (BrokerError, StateError, TimeoutError) as error:
+            _log.warning("who has access is not shared with the other hosts yet: %s", error)
+            return "; the cluster's other hosts do not have this yet: repeat the command"
+        return ""
 
     async def cut(self, worker: str) -> str:
         """Revoke a worker's credentials, and delete what the Weaver has not read of its reports.

@@ -65,12 +65,15 @@ class AccessSharing:
 async def merge_access(state: StateBucket, broker: EmbeddedBroker) -> None:
     """Merge this host's list of people and of what is revoked; or BrokerError, StateError."""
     register = broker.credentials.register
-    stored = _decoded(await state.get(_KEY))
-    if register.merge(stored):
-        await asyncio.to_thread(broker.reload)
-    own = register.shared()
-    if own != stored:  # a write of another host that is lost here is repeated by that host
-        await state.put(_KEY, msgspec.json.encode(own))
+
+    async def merged(data: bytes | None) -> bytes | None:
+        stored = _decoded(data)
+        if register.merge(stored):
+            await asyncio.to_thread(broker.reload)
+        own = register.shared()
+        return msgspec.json.encode(own) if own != stored else None
+
+    await state.change(_KEY, merged)
 
 
 class SharedGrants:

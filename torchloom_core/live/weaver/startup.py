@@ -205,6 +205,8 @@ class _Process:
             server = broker or self._own
             write = partial(write_join_file, self._state_dir, self._config, url, server)
             access = AccessService(self._run, server, self._config.join, write, bus.drop_reports)
+            if sharing is not None:
+                access.share = sharing.merge
             while (weaver := await self._take_state(plugins, bus, clock, stack, access)) is None:
                 pass
             await weaver.admit_workers(access.enrolment)

@@ -264,7 +264,10 @@ class EmbeddedBroker:
 
     def reload(self) -> None:
         """Let the server load its config again, so that it refuses what was revoked."""
+        register = self.credentials.register
+        revoked = register.revoked
         write_private(self._config_path, self._text(self.port))
+        register.loaded = revoked
         with suppress(ProcessLookupError):  # it is restarted with the new config
             os.kill(self.pid, signal.SIGHUP)
 

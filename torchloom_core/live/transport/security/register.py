@@ -61,6 +61,8 @@ class Register:
         self._people = folder / "people.jsonl"
         self._path = folder / "revoked.json"
         self.revoked = self._read()
+        self.loaded = self.revoked
+        """What the server has loaded."""
 
     def note(self, issued: Issued) -> None:
         """Append a person's new credentials."""
@@ -92,41 +94,33 @@ class Register:
         """Revoke all credentials of a person; return how many were valid."""
         valid = [one.key for one in self.people() if one.name == name and not one.revoked_s]
         now_s = int(time.time())
-        self.revoked.people |= dict.fromkeys(valid, now_s)
-        self._write()
+        self._add(Revoked(people=dict.fromkeys(valid, now_s)))
         return len(valid)
 
     def revoke_worker(self, name: str, keys: Iterable[str]) -> None:
         """Revoke the credentials of a worker's incarnations, and give its name no others."""
-        self.revoked.workers |= dict.fromkeys(keys, int(time.time()))
-        self.revoked.blocked[name] = time.time_ns()
-        self._write()
+        workers = dict.fromkeys(keys, int(time.time()))
+        self._add(Revoked(workers=workers, blocked={name: time.time_ns()}))
 
     def revoke_joiner(self, key: str) -> None:
         """Revoke the key with which processes joined until now."""
-        self.revoked.workers[key] = int(time.time())
-        self._write()
+        self._add(Revoked(workers={key: int(time.time())}))
 
     def unblock(self, name: str) -> bool:
         """Give credentials to a worker of this name again; return whether it was blocked."""
         if not self.revoked.blocks(name):
             return False
-        self.revoked.undone[name] = time.time_ns()
-        self._write()
+        self._add(Revoked(undone={name: time.time_ns()}))
         return True
 
     def merge(self, other: Shared) -> bool:
-        """Take in what another host has; return whether the server has to load the list again."""
+        """Take in what another host has; return whether the server has to load the list."""
         known = {one.key for one in self.people()}
         for issued in other.people:
             if issued.key not in known:
                 self.note(issued)
-        merged = self._without_expired(self.revoked.with_those_of(other.revoked))
-        if merged == self.revoked:
-            return False
-        self.revoked = merged
-        self._write()
-        return True
+        self._add(other.revoked)
+        return self.revoked != self.loaded
 
     def shared(self) -> Shared:
         """Return what other hosts need to know."""
@@ -139,9 +133,12 @@ class Register:
         people = {key: at_s for key, at_s in revoked.people.items() if key not in over}
         return msgspec.structs.replace(revoked, people=people)
 
-    def _write(self) -> None:
-        self.revoked = self._without_expired(self.revoked)
-        write_private(self._path, msgspec.json.encode(self.revoked).decode())
+    def _add(self, more: Revoked) -> None:
+        """Write the list with ``more`` in it."""
+        merged = self._without_expired(self.revoked.with_those_of(more))
+        if merged != self.revoked:
+            write_private(self._path, msgspec.json.encode(merged).decode())
+            self.revoked = merged  # not before it is written: a repeated request tries again
 
     def _read(self) -> Revoked:
         try:
