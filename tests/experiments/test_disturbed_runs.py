@@ -20,6 +20,14 @@ def test_twelve_kills_of_everything_lose_double_and_break_nothing(tmp_path):
     assert (tmp_path / "chaos.png").stat().st_size > 0
 
 
+def test_six_kills_on_three_hosts_with_standbys_and_tls_lose_double_and_break_nothing(tmp_path):
+    words = ("--kills", 6, "--seed", 107, "--standbys", "--out", tmp_path, "--results", tmp_path)
+    run_script("chaos/run.py", *words)
+    total = json.loads((tmp_path / "standbys.json").read_text())["total"]
+    assert total["kills"] + total.get("omitted", 0) >= 6
+    assert total["commands applied"] > 0
+
+
 def test_changes_among_kills_and_freezes_land_on_all_ranks_or_nowhere(tmp_path):
     words = ("--changes", 5, "--seed", SEED, "--out", tmp_path, "--results", tmp_path)
     run_script("fence_soak/run.py", *words)
