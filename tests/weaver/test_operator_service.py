@@ -205,6 +205,18 @@ async def test_the_kill_switch_is_answered_while_the_broker_stores_nothing(monke
     noting.cancel()
 
 
+async def test_a_standby_knows_what_was_answered(monkeypatch):
+    monkeypatch.setattr(service_module, "_DURABLE_S", 0.0)
+    requests, stored = [], asyncio.Event()
+    service = OperatorService(1, requests.append, *2 * [None], stored.wait, lambda: False)
+    answer = asyncio.create_task(service.verbs["annotate"](b'{"text": "slow"}', "alice"))
+    await asyncio.sleep(0)  # the request is sent
+    service.reply(Reply(request=requests[0].id, ok=True, text="yes"))
+    assert not (await asyncio.wait({answer}, timeout=0.05))[0]
+    stored.set()
+    assert msgspec.json.decode(await answer, type=Answer).text == "yes"
+
+
 async def test_a_request_without_an_answer_times_out(monkeypatch):
     monkeypatch.setattr(service_module, "_PATIENCE_S", 0.01)
     requests = []

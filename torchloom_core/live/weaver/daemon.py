@@ -117,7 +117,7 @@ class Weaver:
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         knobs = partial(describe_knobs, self._kernel)
         self.operator_service = OperatorService(
-            epoch, self.enter, self.status, knobs, self._outbox.settled
+            epoch, self.enter, self.status, knobs, self._outbox.settled, bus.standbys.are_none
         )
 
     # --- inputs ---

@@ -95,8 +95,10 @@ class OperatorService:
         status: Callable[[Page], Status],
         knobs: Callable[[Page], KnobTable],
         durable: Callable[[], Awaitable[None]] | None = None,
+        is_alone: Callable[[], bool] = lambda: True,
     ) -> None:
         self._durable = durable
+        self._is_alone = is_alone
         self._epoch = epoch
         self._enter = enter
         self._status = status
@@ -164,7 +166,8 @@ class OperatorService:
         self._enter(request)
         reply = await asyncio.wait_for(answer, _PATIENCE_S)
         if self._durable is not None and not isinstance(want, StopActions | ResumeActions):
-            # What was promised survives the loss of this host, but for a broker that is slow.
+            # What was promised survives the loss of this host; without standbys it is on its disk.
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._durable(), _DURABLE_S)
+                async with asyncio.timeout(_DURABLE_S if self._is_alone() else None):
+                    await self._durable()
         return codec.encode(Answer(ok=reply.ok, text=reply.text, ids=reply.ids))
