@@ -112,3 +112,8 @@ def test_a_column_without_values_is_left_out(what, given):
 def test_a_line_feed_in_a_knob_starts_no_row():
     forged = msgspec.structs.replace(WORKER, knobs={"x": "a\ng1-0"})
     assert not any(line.strip().startswith("g1-0") for line in shown(forged, width=120))
+
+
+def test_a_full_broker_is_named_above_the_table():
+    lines = shown(WORKER, broker_full="store the state")
+    assert any("the broker has no space: store the state waits" in line for line in lines)

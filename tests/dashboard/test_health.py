@@ -87,13 +87,19 @@ def test_crash_loops_and_what_the_weaver_lacks_are_reasons(board):
     plugin = PluginStatus(name="hang", kind="policy", state="quarantined")
     found = health(
         board,
-        status(crash_loops=(loop,), plugins=(plugin,), recording="paused since 10:00: disk full"),
+        status(
+            crash_loops=(loop,),
+            plugins=(plugin,),
+            recording="paused since 10:00: disk full",
+            broker_full="store the state",
+        ),
         NOW_S + 20,
     )
     assert found["level"] == "unhealthy"
-    assert [level for level, _ in found["reasons"]] == ["unhealthy", "degraded", "degraded"]
+    assert [level for level, _ in found["reasons"]] == ["unhealthy"] + 3 * ["degraded"]
     assert found["reasons"][0][1].startswith("crash-looping: 3 restarts on n1 ")
     assert "recording is paused since 10:00: disk full" in found["reasons"][1][1]
+    assert found["reasons"][2][1] == "the broker has no space: store the state waits"
 
 
 def test_a_run_whose_ranks_have_all_ended_is_finished(board):

@@ -24,7 +24,7 @@ from torchloom_core.live.fleet.samples import SampleTable
 from torchloom_core.plugin import Need
 from torchloom_core.wire.actions import ChangeKnob
 from torchloom_core.wire.decisions import CommandStatus, ForecastWanted, Notice, Proposed, Reply
-from torchloom_core.wire.events import Forecast, PredictorFailed
+from torchloom_core.wire.events import Forecast, Noticed, PredictorFailed
 
 
 class Oracle:
@@ -234,3 +234,9 @@ def test_a_forecast_requested_before_a_move_has_no_entry_of_the_worker():
     run.feed(hello("a-0", incarnation=2, node="elsewhere"))
     run.feed(judged(wanted))
     assert shown(run) == {"b-0": 0.4}
+
+
+def test_what_the_weaver_itself_notices_is_on_record_as_other_notices():
+    run = Run(make_kernel())
+    (notice,) = run.feed(Noticed(kind="disk", text="the disk is nearly full"))
+    assert notice == Notice(kind="disk", text="the disk is nearly full")

@@ -39,12 +39,12 @@ async def test_state_is_stored_once_there_is_space_again(limited, user, caplog):
     await user.add_stream(StreamConfig(name="OTHER", subjects=["other"]))
     await fill(user)
     writing = asyncio.create_task(bus.store({"plan.p1": b"1" * (1 << 16)}))
-    await eventually(lambda: bus._link.full)
+    await eventually(lambda: bus.state.waits_for_space == "store the state")
     await asyncio.sleep(0.2)
     assert not writing.done()
     await user.delete_stream("OTHER")
     await soon(writing)
-    assert bus._link.full == ""
+    assert bus.state.waits_for_space == ""
     lines = [record.getMessage() for record in caplog.records]
     assert sum("store the state: waits until the server has space" in line for line in lines) == 1
     assert sum("there is space again" in line for line in lines) == 1

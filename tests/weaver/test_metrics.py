@@ -103,6 +103,7 @@ async def test_a_scrape_shows_workers_steps_commands_verdicts_and_the_broker(
         ("torchloom_weaver_leader",): 1,
         ("torchloom_broker_up",): 1,
         ("torchloom_weaver_actions_stopped",): 0,
+        ("torchloom_weaver_broker_full",): 0,
     }.items():
         assert found[key] == value, key
     assert found["torchloom_worker_step", "g0", "g0-0", "n0"] >= 40

@@ -134,6 +134,9 @@ def render(status: Status, metrics: Sequence[str] = (), error: str = "") -> Rend
         parts.append(Panel(Text(text), style="bold red"))
     if status.recording:
         parts.append(Panel(Text(f"recording is {status.recording}"), style="red"))
+    if status.broker_full:
+        text = f"the broker has no space: {status.broker_full} waits, no state is stored"
+        parts.append(Panel(Text(text), style="red"))
     parts += [Text(printable(loop.text), style="bold red") for loop in status.crash_loops]
     if status.summary:
         parts += summary_of(status)

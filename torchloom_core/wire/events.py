@@ -221,6 +221,14 @@ class RecordingGap(msgspec.Struct, frozen=True, kw_only=True, tag="recording_gap
     why: str
 
 
+class Noticed(msgspec.Struct, frozen=True, kw_only=True, tag="noticed"):
+    """What the Weaver itself has noticed: a disk that fills, or a worker that floods it."""
+
+    kind: str
+    text: str
+    worker: str = ""
+
+
 Input = (
     Hello
     | Exit
@@ -237,6 +245,7 @@ Input = (
     | DeliveryStatus
     | Recovered
     | RecordingGap
+    | Noticed
     | ProgramSeen
 )
 """All inputs of the kernel except telemetry batches."""

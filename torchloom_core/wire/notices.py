@@ -6,7 +6,7 @@ from torchloom_core.floor.clock import SECOND_NS, moment_text
 from torchloom_core.floor.suggest import listed
 from torchloom_core.wire.decisions import KnobDesired, Notice
 from torchloom_core.wire.endings import in_words
-from torchloom_core.wire.events import DeliveryStatus, Fault, RecordingGap
+from torchloom_core.wire.events import DeliveryStatus, Fault, Noticed, RecordingGap
 from torchloom_core.wire.limits import MAX_WORKERS
 from torchloom_core.wire.messages import Exit, Hello
 from torchloom_core.wire.placement import TRAINER
@@ -58,6 +58,11 @@ def of_gap(gap: RecordingGap) -> Notice:
     first, last = (moment_text(ns // SECOND_NS * SECOND_NS) for ns in (gap.first_ns, gap.last_ns))
     text = f"recording resumed: {count} inputs, {first} to {last}, are missing: {gap.why}"
     return Notice(kind="recording", text=text)
+
+
+def of_noticed(noticed: Noticed) -> Notice:
+    """Return the notice of what the Weaver itself has noticed."""
+    return Notice(kind=noticed.kind, text=noticed.text, worker=noticed.worker)
 
 
 def of_recording_pause(why: str) -> Notice:

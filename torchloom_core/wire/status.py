@@ -119,12 +119,12 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     failures of each predictor. ``controller`` is the session with the control lease, or empty.
     ``knobs_waiting`` are values of an earlier job, which a person has to confirm.
     ``step_time_s`` is the median step time of the training workers; None: none reports it.
-    ``recording`` is since when and why the trajectory is not written, empty if it is.
 
     ``groups`` is how many replica groups train. With ``summary`` the workers are left out:
     ``counts`` has their number by role and state, ``unusual`` at most 20 of them that loop in
     crashes, are silent, failed, stall or are at risk, and ``flights`` is the first 20.
-    ``recording`` is since when and why the trajectory is not written, empty if it is. ``leader`` is
+    ``recording`` is since when and why the trajectory is not written, empty if it is.
+    ``broker_full`` is what waits until the server has space, empty if nothing does. ``leader`` is
     the Weaver that answers, ``standbys`` those that wait to replace it.
     """
 
@@ -149,6 +149,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     suspensions: tuple[SuspensionChanged, ...] = ()
     trajectory: str = ""
     recording: str = ""
+    broker_full: str = ""
     lighthouse: str = ""
     controller: str = ""
     control_until_ns: int = 0

@@ -43,6 +43,8 @@ def health(board: Board, status: Status | None, now_s: float) -> dict[str, Any]:
         reasons.append((DEGRADED, text))
     if status and status.recording:
         reasons.append((DEGRADED, f"recording is {status.recording}"))
+    if status and status.broker_full:
+        reasons.append((DEGRADED, f"the broker has no space: {status.broker_full} waits"))
     broken = [one.name for one in status.plugins if one.state == _QUARANTINED] if status else []
     if broken:
         reasons.append((DEGRADED, f"quarantined until the Weaver restarts: {', '.join(broken)}"))

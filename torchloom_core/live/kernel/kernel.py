@@ -41,6 +41,7 @@ from torchloom_core.wire.events import (
     Forecast,
     Input,
     NodeFault,
+    Noticed,
     PredictorFailed,
     RecordingGap,
     Recovered,
@@ -151,6 +152,8 @@ class Kernel:
             case RecordingGap():
                 self.seq = message.last + 1  # differs only when the record is read back
                 return [notices.of_gap(message)]
+            case Noticed():
+                return [notices.of_noticed(message)]
         raise TypeError(f"need a kernel input, was {type(message).__name__}")
 
     # --- inputs, one by one ---
@@ -249,9 +252,8 @@ class Kernel:
             outputs += self.execution.end_before(began_ns, _NEW_JOB)
         if held:
             notice = notices.of_new_job(held, joined[0].worker)
-            outputs += (
-                [notice] if self.run.switch.is_passive else self.run.notify(notice, "new_job")
-            )
+            is_passive = self.run.switch.is_passive
+            outputs += [notice] if is_passive else self.run.notify(notice, "new_job")
         return outputs + self._upkeep.reconcile(joined)
 
     def _exit(self, message: Exit) -> list[Output]:

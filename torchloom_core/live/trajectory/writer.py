@@ -47,7 +47,14 @@ from torchloom_core.wire.decisions import (
     Verdict,
     Withdrawal,
 )
-from torchloom_core.wire.events import DeliveryStatus, Forecast, Input, NodeFault, RecordingGap
+from torchloom_core.wire.events import (
+    DeliveryStatus,
+    Forecast,
+    Input,
+    NodeFault,
+    Noticed,
+    RecordingGap,
+)
 from torchloom_core.wire.messages import Exit, Hello, Note
 from torchloom_core.wire.requests import Approve, Deny, Propose, Request
 
@@ -288,7 +295,7 @@ class Links(NamedTuple):
 def links_of(message: Input | Output) -> Links:
     """Return the columns of one message."""
     match message:
-        case Hello() | Notice():
+        case Hello() | Notice() | Noticed():
             return Links(worker=message.worker)
         case Exit(worker=worker, incarnation=incarnation):
             return Links(id=f"{worker}/exit:{incarnation}", worker=worker)

@@ -63,6 +63,11 @@ class StateBucket:
         self._whole_revision = 0
         self.epoch = 0
 
+    @property
+    def waits_for_space(self) -> str:
+        """What waits until the server has space; "" if nothing does."""
+        return self._link.full
+
     async def make(self) -> None:
         """Create the bucket, unless it exists."""
         self._kv = await self._link.persist("make the key-value bucket", self._make_bucket)

@@ -49,7 +49,15 @@ from torchloom_core.wire.decisions import (
     PauseChanged,
     Reply,
 )
-from torchloom_core.wire.events import Control, Input, RecordingGap, Recovered, Tick, Withheld
+from torchloom_core.wire.events import (
+    Control,
+    Input,
+    Noticed,
+    RecordingGap,
+    Recovered,
+    Tick,
+    Withheld,
+)
 from torchloom_core.wire.messages import (
     Hello,
     Telemetry,
@@ -292,7 +300,10 @@ class Weaver:
             news = None
         floods = self.floods.check(asyncio.get_running_loop().time())
         for notice in (*filter(None, (news,)), *self._retention.take_news(), *floods):
-            self._report(notice)
+            if self._recording.trouble:  # the record takes none
+                self._report(notice)
+            else:
+                self.enter(Noticed(kind=notice.kind, text=notice.text, worker=notice.worker))
 
     def _report(self, notice: Notice) -> None:
         log_output(notice, self._limited_log)
@@ -324,6 +335,7 @@ class Weaver:
             self._clock.now_ns,
             lambda: self._bus.malformed,
             lambda: self._recording.trouble,
+            lambda: self._bus.state.waits_for_space,
             self._effectors.waiting,
         )
 
@@ -337,6 +349,7 @@ class Weaver:
             malformed=self._bus.malformed,
             log=str(self._trajectory.folder),
             recording=self._recording.trouble,
+            broker_full=self._bus.state.waits_for_space,
             leader=str(self._bus.owner.own or ""),
             standbys=tuple(map(str, self._bus.standbys.present)),
             page=page,

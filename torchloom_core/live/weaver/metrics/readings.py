@@ -67,6 +67,9 @@ class Readings:
         yield _gauge(
             "weaver_recording_paused", "1: the trajectory is not written", bool(seen.recording())
         )
+        yield _gauge(
+            "weaver_broker_full", "1: state waits for space on the broker", bool(seen.broker_full())
+        )
         yield _gauge("weaver_actions_stopped", "1: kill switch", kernel.run.switch.stopped)
         yield _gauge("weaver_dry_run", "1: no command is sent", seen.config.arbiter.dry_run)
         working = GaugeMetricFamily(

@@ -17,4 +17,5 @@ class Seen(NamedTuple):
     now_ns: Callable[[], int]
     malformed: Callable[[], int]
     recording: Callable[[], str]
+    broker_full: Callable[[], str]
     waiting: Callable[[], Mapping[str, int]]
