@@ -5,6 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from torchloom_core.config.schema import Config
 from torchloom_core.config.trajectory import Trajectory
@@ -16,7 +17,8 @@ from torchloom_core.live.trajectory.reader import read_epochs
 from torchloom_core.live.trajectory.retention import carry_out, planned, prune, size_of
 from torchloom_core.live.trajectory.retention_steps import epoch_steps
 from torchloom_core.live.trajectory.tables import events, telemetry, thinned_telemetry
-from torchloom_core.live.trajectory.thinned import thinned_files
+from torchloom_core.live.trajectory.thinned import raw_parts, thinned_files
+from torchloom_core.live.trajectory.usage import usage
 from torchloom_core.live.trajectory.writer import TrajectoryWriter
 from torchloom_core.wire.codec import encode_telemetry
 from torchloom_core.wire.events import Tick
@@ -159,6 +161,25 @@ def test_a_damaged_part_is_left_as_it_is(tmp_path, recorded, caplog):
     prune(tmp_path, RULES, now_ns=START_NS + 24 * HOUR_NS)
     assert first.exists()
     assert str(first) in caplog.text
+
+
+def test_damaged_sealed_and_thinned_files_keep_no_others_from_being_thinned(tmp_path, caplog):
+    for epoch in (1, 2, 3):
+        record(tmp_path, hours=2.0, epoch=epoch).close()
+    sealed = part_paths(epoch_folder(tmp_path, 1), "telemetry")[0].with_suffix(".parquet")
+    thinned = epoch_folder(tmp_path, 2) / "thinned-000001-000001.parquet"
+    part_paths(epoch_folder(tmp_path, 1), "telemetry")[0].unlink()
+    for path in (sealed, thinned):
+        path.write_bytes(b"PAR1 cut off")
+    early = structs.replace(RULES, budget_gib=1e-9)
+    prune(tmp_path, early, now_ns=START_NS + 24 * HOUR_NS)
+    usage(tmp_path)
+    assert sealed.exists()
+    assert thinned.exists()
+    assert f"{sealed}: damaged" in caplog.text
+    assert f"{thinned}: damaged" in caplog.text
+    left = [len(raw_parts(epoch_folder(tmp_path, epoch))) for epoch in (1, 2, 3)]
+    assert left == [1, 0, 0]
 
 
 def test_a_trace_of_a_thinned_epoch_is_refused(tmp_path, recorded):

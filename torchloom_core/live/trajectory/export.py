@@ -24,7 +24,7 @@ from torchloom_core.live.trajectory.tables import (
     gathered,
     long_samples,
 )
-from torchloom_core.live.trajectory.thinned import part_number, raw_parts, thinned_files
+from torchloom_core.live.trajectory.thinned import part_number, raw_parts, readable
 
 _LINES_AT_ONCE = 1 << 16
 _BLOCK_BYTES = 16 << 20
@@ -64,17 +64,28 @@ def _export_epoch(record: EpochRecord, storage: Storage) -> Iterator[tuple[str, 
         newest = part_paths(folder, "telemetry")[-1:] if grows else []
         for part in raw_parts(folder):
             name = f"{part.stem}.parquet"
-            if name not in there and part not in newest:
-                tables = map(long_samples, record.record_batches([part]))
+            if name in there or part in newest:
+                continue
+            try:
+                tables = map(long_samples, record.record_batches(_now(folder, part)))
                 _write(draft, SAMPLES_SCHEMA, gathered(tables))
+            except StateError:
+                if _now(folder, part):
+                    raise
+            if _now(folder, part):  # otherwise it was thinned meanwhile
                 yield _put(storage, f"{folder.name}/{name}", draft)
     raw = {part_number(Path(name)) for name in there if name.startswith("telemetry-")}
-    for file in thinned_files(folder):
+    for file, _ in readable(folder):
         # What was exported raw is not exported again once it is thinned.
         if file.path.name not in there and not raw.issuperset(range(file.first, file.last + 1)):
             yield _put(storage, f"{folder.name}/{file.path.name}", file.path)
     if META not in there:
         yield _put(storage, f"{folder.name}/{META}", folder / META)
+
+
+def _now(folder: Path, part: Path) -> list[Path]:
+    """Return the part as it is now, perhaps sealed; nothing once it was thinned."""
+    return [one for one in raw_parts(folder) if part_number(one) == part_number(part)]
 
 
 def _write_events(record: EpochRecord, part: Path, draft: Path) -> None:

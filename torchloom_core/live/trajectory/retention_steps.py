@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from torchloom_core.config.trajectory import Trajectory
@@ -87,7 +88,7 @@ def epoch_steps(root: Path, epoch: int) -> list[Step]:
     if in_use(folder):
         raise StateError(f"{folder}: need an epoch that has ended, was one that a Weaver records")
     parts = thinned.raw_parts(folder)
-    files = [f for f in thinned.thinned_files(folder) if thinned.about(f.path).every_s]
+    files = [file for file, about in thinned.readable(folder) if about.every_s]
     numbers = [*map(part_number, parts), *(n for file in files for n in (file.first, file.last))]
     sources = (*(file.path for file in files), *parts)
     if not sources:
@@ -108,7 +109,8 @@ def _to_thin(folder: Path, every_s: float, before_ns: int, *, partial: bool) -> 
     """Yield the steps for parts written before a time; the last file only if it is full."""
     parts, ended = thinned.raw_parts(folder), not in_use(folder)
     closed = parts if ended else [p for p in parts if p != part_paths(folder, "telemetry")[-1]]
-    old = [(part_number(p), part_number(p), p, _written_ns(p)) for p in closed]
+    written = ((part, _written_ns(part)) for part in closed)
+    old = [(part_number(p), part_number(p), p, ns) for p, ns in written if ns is not None]
     due = [one for one in old if one[3] < before_ns]
     groups = _grouped(due, every_s)
     if groups and not (partial or ended or len(due) < len(old)):
@@ -119,8 +121,7 @@ def _to_thin(folder: Path, every_s: float, before_ns: int, *, partial: bool) -> 
 
 def _to_coarsen(folder: Path, rules: Trajectory, before_ns: int) -> Iterator[Step]:
     found = []
-    for file in thinned.thinned_files(folder):
-        about = thinned.about(file.path)
+    for file, about in thinned.readable(folder):
         if 0 < about.every_s < rules.coarse_s and about.last_ns < before_ns:
             found.append((file.first, file.last, file.path, about.last_ns))
     for group in _grouped(found, rules.coarse_s):
@@ -128,8 +129,8 @@ def _to_coarsen(folder: Path, rules: Trajectory, before_ns: int) -> Iterator[Ste
 
 
 def _to_drop(folder: Path) -> Iterator[Step]:
-    for file in thinned.thinned_files(folder):
-        if thinned.about(file.path).every_s:
+    for file, about in thinned.readable(folder):
+        if about.every_s:
             yield _step("drop", folder, [(*file, 0)], 0.0)
 
 
@@ -165,8 +166,8 @@ def estimate(step: Step) -> int:
     return round(step.bytes * thinned.about(step.sources[0]).every_s / step.every_s)
 
 
-def _written_ns(path: Path) -> int:
-    """Return when the last batch of a part was received, or when the part was written."""
+def _written_ns(path: Path) -> int | None:
+    """Return when the last batch of a part was received or the part written; None: damaged."""
     try:
         if path.suffix != SEALED:
             return path.stat().st_mtime_ns
@@ -175,6 +176,9 @@ def _written_ns(path: Path) -> int:
         return int(groups.row_group(groups.num_row_groups - 1).column(column).statistics.max)
     except FileNotFoundError:  # it is being sealed: the next pass looks at it
         return _ANY_NS
+    except (OSError, ValueError, IndexError, AttributeError, pa.ArrowException) as error:
+        thinned.warn_damaged(path, str(error))
+        return None
 
 
 def file_size(path: Path) -> int:

@@ -6,9 +6,11 @@ still says which inputs are missing.
 """
 
 import json
+import logging
 import os
 import re
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +24,8 @@ from torchloom_core.floor.clock import SECOND_NS, moment_text
 from torchloom_core.floor.errors import StateError
 from torchloom_core.live.trajectory.layout import NAME, part_paths
 from torchloom_core.live.trajectory.parts import sync_folder
+
+_log = logging.getLogger(__name__)
 
 THINNED_SCHEMA = pa.schema(
     [
@@ -112,6 +116,21 @@ def about(path: Path) -> About:
         return msgspec.json.decode(pq.read_schema(path).metadata[_ABOUT], type=About)
     except (OSError, KeyError, TypeError, pa.ArrowException, msgspec.MsgspecError) as error:
         raise StateError(f"{path}: cannot be read: {error}") from None
+
+
+def readable(folder: Path) -> Iterator[tuple[ThinnedFile, About]]:
+    """Yield the thinned files of an epoch and what they stand for; a damaged one is logged."""
+    for file in thinned_files(folder):
+        try:
+            yield file, about(file.path)
+        except StateError as error:
+            warn_damaged(file.path, str(error).partition(": ")[2])
+
+
+@cache
+def warn_damaged(path: Path, why: str) -> None:
+    """Log once that a file is left as it is."""
+    _log.warning("%s: damaged, left as it is: %s", path, " ".join(why.split()))
 
 
 def tables(path: Path) -> Iterator[Any]:

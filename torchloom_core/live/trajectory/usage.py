@@ -28,7 +28,7 @@ class Usage(NamedTuple):
 
 
 def usage(root: Path) -> list[Usage]:
-    """Return the kinds of files of each epoch, oldest first; StateError if a file is damaged."""
+    """Return the kinds of files of each epoch, oldest first; a damaged thinned file is logged."""
     found: list[Usage] = []
     for epoch in epochs(root):
         folder = epoch_folder(root, epoch)
@@ -50,8 +50,7 @@ def usage(root: Path) -> list[Usage]:
 
 def _thinned(folder: Path, epoch: int, *, used: bool) -> list[Usage]:
     of: dict[float, list[tuple[Path, thinned.About]]] = {}
-    for file in thinned.thinned_files(folder):
-        about = thinned.about(file.path)
+    for file, about in thinned.readable(folder):
         of.setdefault(about.every_s, []).append((file.path, about))
     return [
         Usage(
