@@ -5,6 +5,7 @@ columns. A batch's bytes are copied into these unchanged, so a NaN retains its p
 """
 
 import io
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple, cast
@@ -18,6 +19,10 @@ from torchloom_core.live.trajectory.layout import MESSAGE_SCHEMA, TELEMETRY_SCHE
 from torchloom_core.live.trajectory.parts import Buffer
 from torchloom_core.wire.codec import decode_telemetry
 from torchloom_core.wire.messages import Telemetry, WorkerState
+
+_MESSAGES_AT_ONCE = 512
+_BYTES_AT_ONCE = 1 << 20
+"""So much is written at once: what is still in the processor's cache is written faster."""
 
 _CODE_BYTES = 4
 _NUMBER_BYTES = 8
@@ -52,44 +57,35 @@ class MessageBuffer:
 
     def __init__(self) -> None:
         self._memory = io.BytesIO()
-        self._seq: list[int] = []
-        self._ts_recv_ns: list[int] = []
-        self._ends = [0]
+        self._seq = array("q")
+        self._ts_recv_ns = array("q")
+        self._ends = array("i", [0])
 
     def __len__(self) -> int:
         """Return the number of messages."""
         return len(self._seq)
 
-    @property
-    def size(self) -> int:
-        """Their bytes."""
-        return self._ends[-1]
-
-    def add(self, seq: int, ts_recv_ns: int, message: bytes) -> None:
-        """Copy one message."""
+    def add(self, seq: int, ts_recv_ns: int, message: bytes) -> bool:
+        """Copy one message; return whether it is time to write them."""
         self._seq.append(seq)
         self._ts_recv_ns.append(ts_recv_ns)
         self._memory.write(message)
-        self._ends.append(self._memory.tell())
+        size = self._memory.tell()
+        self._ends.append(size)
+        return size >= _BYTES_AT_ONCE or len(self._seq) >= _MESSAGES_AT_ONCE
 
     def clear(self) -> None:
         """Forget all; nothing may refer to :meth:`rows` any more."""
         self._memory.seek(0)
-        self._seq.clear()
-        self._ts_recv_ns.clear()
-        del self._ends[1:]
+        del self._seq[:], self._ts_recv_ns[:], self._ends[1:]
 
     def rows(self) -> Any:
         """Return the messages in place, a record batch with the columns of ``MESSAGE_SCHEMA``."""
-        ends = pa.py_buffer(np.array(self._ends, np.int32))
-        data = pa.py_buffer(self._memory.getbuffer()[: self.size])
-        # pa.array would import pandas: a second, and a quarter of the Weaver's memory.
+        data = self._memory.getbuffer()[: self._ends[-1]]
+        parts = [(self._seq,), (self._ts_recv_ns,), (self._ends, data)]
         columns = [
-            *(
-                _numbers(pa.int64(), np.array(one, np.int64).tobytes())
-                for one in (self._seq, self._ts_recv_ns)
-            ),
-            pa.Array.from_buffers(pa.binary(), len(self), [None, ends, data]),
+            pa.Array.from_buffers(field.type, len(self), [None, *map(pa.py_buffer, buffers)])
+            for field, buffers in zip(MESSAGE_SCHEMA, parts, strict=True)
         ]
         return pa.RecordBatch.from_arrays(columns, schema=MESSAGE_SCHEMA)
 

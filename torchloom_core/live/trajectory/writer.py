@@ -62,10 +62,6 @@ PART_BYTES = 64 << 20
 BUFFER_BYTES = 32 << 20
 """Maximum size of the lines between two flushes."""
 
-_MESSAGES_AT_ONCE = 512
-_BYTES_AT_ONCE = 2 << 20
-"""Maximum size of a record batch: what is still in the processor's cache is written faster."""
-
 
 class TrajectoryWriter:
     """The record of one epoch: every kernel input, and all of its outputs.
@@ -128,9 +124,7 @@ class TrajectoryWriter:
         """Take one telemetry input as it was sent; it never has outputs."""
         if not self._takes_input(ts_recv_ns):
             return
-        messages = self._messages
-        messages.add(self._seq, ts_recv_ns, message)
-        if len(messages) >= _MESSAGES_AT_ONCE or messages.size >= _BYTES_AT_ONCE:
+        if self._messages.add(self._seq, ts_recv_ns, message):
             self.flush()
 
     def event(self, message: Input, ts_recv_ns: int, outputs: Sequence[Output]) -> None:

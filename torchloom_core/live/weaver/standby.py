@@ -13,7 +13,6 @@ import nats.errors
 from torchloom_core.config.trajectory import Trajectory
 from torchloom_core.floor.errors import BrokerError
 from torchloom_core.floor.first_done import end_all
-from torchloom_core.live.trajectory.columns import MessageStream
 from torchloom_core.live.transport import NatsBus
 from torchloom_core.live.transport.standbys import ANNOUNCE_EVERY_S
 from torchloom_core.live.weaver.record_copies import RecordFollower
@@ -30,7 +29,6 @@ async def stand_by(
     bus: NatsBus, run: str, lock: FolderLock, root: Path, rules: Trajectory | None
 ) -> None:
     """Return once this Weaver has the run's lease, and the record up to its end in ``root``."""
-    MessageStream()  # the first one imports pandas, which takes a second
     Inheritance({}, "").recovered(0)
     follower = RecordFollower(await bus.record_stream(), root)
     leader = await bus.owner.recorded()
