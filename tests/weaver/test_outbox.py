@@ -258,6 +258,33 @@ async def test_a_command_withdrawn_before_sending_is_reported_as_withheld(
     assert withheld == ["c7.2", "c7.3"]
 
 
+async def test_all_is_on_record_before_it_is_stored_and_published(bus, clock, pause, monkeypatch):
+    pause(0.01)
+    bus.failures = [BrokerError("away")]
+    posted, recorded, at = [], [], []
+    store = bus.store
+
+    async def note(entries):
+        at.append(len(posted) - len(recorded))
+        await store(entries)
+
+    monkeypatch.setattr(bus, "store", note)
+    monkeypatch.setattr(bus, "publish", lambda *_: at.append(len(posted) - len(recorded)))
+    record = lambda: recorded.extend(posted[len(recorded) :])  # noqa: E731
+    outbox = Outbox(bus, clock, 7, Courier(bus, clock), print, record)
+
+    def post(number):
+        posted.append(number)
+        outbox.post([issue(number)], {}, seq=number)
+
+    post(1)
+    async with running(outbox):
+        await bus.until(lambda: bus.attempts)
+        post(2)
+        await outbox.drained()
+    assert at == 4 * [0]
+
+
 async def test_only_the_newest_unpublished_messages_wait(bus, clock, monkeypatch):
     monkeypatch.setattr(outbox_module, "_MOST_UNPUBLISHED", 3)
     outbox = Outbox(bus, clock, 7, Courier(bus, clock), print)

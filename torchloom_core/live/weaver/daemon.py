@@ -42,8 +42,10 @@ from torchloom_core.live.weaver.retention_runner import RetentionRunner
 from torchloom_core.live.weaver.status import describe, describe_knobs
 from torchloom_core.live.weaver.watchers import Watchers
 from torchloom_core.wire.decisions import (
+    CommandStatus,
     ForecastWanted,
     InputFailed,
+    Issue,
     Notice,
     Output,
     PauseChanged,
@@ -70,6 +72,9 @@ from torchloom_core.wire.steering import LighthouseView
 log = logging.getLogger(__name__)
 
 _GOODBYE_S = 5.0
+
+_RECORDED_BY_OUTBOX = (CommandStatus, Issue, Notice)
+"""Outputs that the outbox sends, and records before, many at once: a write costs ten acks."""
 
 _PAUSE_EVERY_S = 1.0
 """How often the pause in force is published; workers resume after 3 s without it."""
@@ -115,6 +120,7 @@ class Weaver:
             epoch,
             self._courier,
             withheld=lambda commands: self.enter(Withheld(commands=commands)),
+            record=trajectory.flush,
         )
         links = RendezvousLinks(config, plugins, self._kernel.host.quarantined, self.enter)
         self._effectors = Effectors(
@@ -193,7 +199,8 @@ class Weaver:
 
     def _post(self, outputs: Sequence[Output]) -> None:
         # Recorded before it is sent: no action is missing from the trajectory.
-        self._trajectory.flush()
+        if not all(isinstance(one, _RECORDED_BY_OUTBOX) for one in outputs):
+            self._trajectory.flush()
         kernel = self._kernel
         self._effectors.post(outputs, kernel.changes(), kernel.seq, kernel.run.now_ns)
         for output in outputs:

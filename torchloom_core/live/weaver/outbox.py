@@ -54,7 +54,8 @@ class Outbox:
 
     While the broker is unreachable, one value per state entry waits, commands wait until their
     deadline, and the newest messages wait to be published. ``withheld`` gets the ids of commands
-    that were withdrawn before they were sent.
+    that were withdrawn before they were sent; ``record`` puts on record what was posted, before
+    any of it is stored or sent.
     """
 
     def __init__(
@@ -64,12 +65,14 @@ class Outbox:
         epoch: int,
         courier: Courier,
         withheld: Callable[[tuple[str, ...]], None],
+        record: Callable[[], None] = lambda: None,
     ) -> None:
         self._bus = bus
         self._courier = courier
         self._clock = clock
         self._epoch = epoch
         self._withheld = withheld
+        self._record = record
         self._held: list[str] = []
         self._unsent: list[str] = []
         self._slots = StateSlots()
@@ -167,6 +170,7 @@ class Outbox:
         """Store the changed entries, however long that takes; raises as :meth:`run` does."""
         entries, self._entries = self._entries, {}
         while entries:
+            self._record()
             seq = self._posted_seq
             try:
                 await self._bus.store({key: _encoded(entry) for key, entry in entries.items()})
@@ -195,6 +199,7 @@ class Outbox:
 
     async def _publish_all(self) -> None:
         while self._unpublished:
+            self._record()
             for _ in range(min(_PUBLISHED_AT_ONCE, len(self._unpublished))):
                 output = self._unpublished.popleft()
                 self._bus.publish(str(output.__struct_config__.tag), output)
