@@ -41,6 +41,9 @@ class Standing:
     def role_of(self, group: str) -> str:
         return self.roles.get(group, "trainer")
 
+    def is_only_role(self, role: str) -> bool:
+        return all(self.role_of(group) == role for group in self.training_groups())
+
     def groups_in_motion(self) -> set[str]:
         actions = [verdict.action for verdict in self.under_way.values()]
         return {group for action in actions for group in kind_of(action).moves(action)}

@@ -1,5 +1,6 @@
 """The workers of the run, one row each, with the state of their incarnation."""
 
+from collections import Counter
 from collections.abc import Collection
 
 from torchloom_core.floor.clock import SECOND_NS
@@ -73,6 +74,7 @@ class Workers:
         self.times = ReportTimes(stale_after_s)
         self.quorums = Quorums(self.hello)
         self._roles_of: dict[str, dict[str, int]] = {}
+        self._of_role: Counter[str] = Counter()
 
     def register(self, hello: Hello, ts_ns: int) -> bool:
         """Register a hello; return whether it begins an incarnation.
@@ -165,6 +167,7 @@ class Workers:
     def _count_role(self, hello: Hello, by: int) -> None:
         roles = self._roles_of.setdefault(hello.group, {})
         roles[hello.role] = roles.get(hello.role, 0) + by
+        self._of_role[hello.role] += by
         if not roles[hello.role] and hello.role != next(iter(roles)):  # of equals the first counts
             del roles[hello.role]
 
@@ -214,6 +217,10 @@ class Workers:
         """Return the role of most of a replica group's workers, empty before its first hello."""
         roles = self._roles_of.get(group)
         return max(roles, key=roles.__getitem__) if roles else ""
+
+    def is_only_role(self, role: str) -> bool:
+        """Return whether all known workers have this role."""
+        return bool(self.row_of) and self._of_role[role] == len(self.row_of)
 
     def launch_of(self, worker: str) -> str:
         """Return the launch of a worker's known incarnation; "" before its hello."""

@@ -35,6 +35,10 @@ class Situation:
         """Return the role of a replica group, an empty string if nobody is known of it."""
         return self._run.fleet.role_of(group)
 
+    def is_only_role(self, role: str) -> bool:
+        """Return whether all workers of the run have this role."""
+        return self._run.fleet.is_only_role(role)
+
     def role_of_action(self, action: Action) -> str:
         """Return the role that an action concerns: named, of its group or worker; "": none."""
         run, subject = self._run, kind_of(action).subject(action)
