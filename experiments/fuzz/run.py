@@ -25,7 +25,7 @@ _LONGEST_FAULT = 200
 def main() -> int:
     """Run the requested parts; return 1 if there is any finding."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--messages", type=int, default=300_000, help="to the Weaver")
+    parser.add_argument("--messages", type=int, default=1_000_000, help="to the Weaver")
     parser.add_argument("--frames", type=int, default=5_000, help="to the sidecar, and to the link")
     parser.add_argument("--files", type=int, default=3_000)
     parser.add_argument("--traces", type=int, default=2_000, help="tables, mappings and bundles")
