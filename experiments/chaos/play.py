@@ -88,6 +88,8 @@ class Play(LivePlay):
             await self._settle()
             self.doing = ENDING
             await probing
+            for requester in (self._requester, self._prober):
+                await requester.close()
             await self._end()
         finally:
             await self._cancel_all()
