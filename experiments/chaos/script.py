@@ -30,7 +30,7 @@ CLUSTER_STRIKE_EVERY_S = 2.0
 WITH_REQUEST = 0.5
 LATEST_S = 0.2
 ASK_EVERY_S = 0.8
-OVERTIME_S, CLUSTER_OVERTIME_S = 120.0, 300.0
+OVERTIME_S = 120.0
 """How late strikes may be: their target may have to restart first."""
 
 REQUESTS = {
@@ -92,7 +92,8 @@ def write(seed: int, kills: int, *, with_standbys: bool = False) -> Script:
     if with_standbys:
         own = (CLUSTER_STRIKE_EVERY_S, CLUSTER_KILLS, CLUSTER_FREEZES)
     strikes = _strikes(random.Random(f"{seed} strikes"), kills, *own)
-    last_s = strikes[-1].at_s + (CLUSTER_OVERTIME_S if with_standbys else OVERTIME_S)
+    overtime_s = 60.0 + 2.0 * len(strikes) if with_standbys else OVERTIME_S
+    last_s = strikes[-1].at_s + overtime_s
     return Script(strikes, _requests(random.Random(f"{seed} wishes"), last_s), last_s)
 
 
