@@ -37,6 +37,7 @@ class TestLightning(AdapterContract):
         return ranks_of(*adapters)
 
 
+@pytest.mark.long
 async def test_ranks_change_pause_save_rewind_and_leave_at_one_step(weaver, start, tmp_path):
     job = start("--every", 1000)
     await job.admit(weaver)

@@ -46,6 +46,7 @@ class TestTransformers(AdapterContract):
         return ranks_of(*adapters)
 
 
+@pytest.mark.long
 async def test_ranks_change_pause_save_rewind_and_leave_at_one_step(weaver, start, tmp_path):
     job = start("--every", 100_000)
     await job.admit(weaver)

@@ -3,15 +3,15 @@
 import pytest
 from cyclopts import App
 
-from torchloom_core.cli.times import Moment
+from torchloom_core.cli.times import Duration, Moment
 from torchloom_core.floor.errors import ConfigError
 
 
-def moment(text):
+def moment(text, kind=Moment):
     app = App(result_action="return_value")
 
     @app.default
-    def command(*, until: Moment):
+    def command(*, until: kind):
         return until
 
     return app(["--until", text], exit_on_error=False, print_error=False)
@@ -42,3 +42,9 @@ def test_an_invalid_date_is_refused_with_examples(text):
         "--until: need a date such as 2024-06-30, 2024-06 or 2024, or a time since "
         f"the start of the trace such as 30d, was {text!r}"
     )
+
+
+@pytest.mark.parametrize("text", ["0s", "-1d", "20000d", "2x", "1h soon", ""])
+def test_an_invalid_duration_is_refused_with_an_example(text):
+    with pytest.raises(ConfigError, match="need a duration such as 30s, .* at most 11574d, was"):
+        moment(text, Duration)

