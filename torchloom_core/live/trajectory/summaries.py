@@ -185,6 +185,7 @@ _TEXTS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "exit": _exit,
     "note": _note,
     "ack": _ack,
+    "noticed": lambda body: str(body["text"]),
     "recording_gap": lambda body: (
         f"inputs {body['first']} to {body['last']} were not recorded: {body['why']}"
     ),
