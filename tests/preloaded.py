@@ -1,12 +1,14 @@
-"""Trainers in their own processes, forked from one that has loaded torch already.
+"""Processes that are forked from one that has loaded what they need of others' already.
 
-To load torch, torchft and the optimizers takes three seconds of a core, longer
-than most trainers of the tests train. Nothing of torchLoom's is loaded before the fork, and what a
-trainer does from its first line on, it does as if Python had been started with it.
+To load torch, torchft and the optimizers takes three seconds of a core, longer than most trainers
+of the tests train; NATS and what prints tables takes half a second, most of what a command takes.
+Nothing of torchLoom's is loaded before the fork, and what a process does from its first line on, it
+does as if Python had been started with it.
 """
 
 import atexit
 import contextlib
+import importlib
 import json
 import os
 import selectors
@@ -30,20 +32,26 @@ class Preloaded:
     command : sequence
         A script and its arguments, or ``"-m"``, a module and its arguments.
     stdin, stdout : subprocess.PIPE, optional
-        Of text.
+        Of text; ``stdout`` may be a file as well.
+    loads : {"torch", "commands"}
+        What is loaded before the fork.
     """
 
-    def __init__(self, command, *, env=None, cwd=None, stdin=None, stdout=None, stderr=None):
+    def __init__(
+        self, command, *, env=None, cwd=None, stdin=None, stdout=None, stderr=None, loads="torch"
+    ):
         self.returncode = self.stdin = self.stdout = None
         files = [0, 1, 2 if stderr is None else stderr.fileno()]
         if stdin is not None:
             files[0], ours = os.pipe()
             self.stdin = os.fdopen(ours, "w")
-        if stdout is not None:
+        if stdout == subprocess.PIPE:
             ours, files[1] = os.pipe()
             self.stdout = os.fdopen(ours)
+        elif stdout is not None:
+            files[1] = stdout.fileno()
         self._line = socket.socket(socket.AF_UNIX)
-        self._line.connect(_server())
+        self._line.connect(_server(loads))
         request = {
             "command": [str(word) for word in command],
             "environment": dict(os.environ if env is None else env),
@@ -51,7 +59,7 @@ class Preloaded:
         }
         socket.send_fds(self._line, [json.dumps(request).encode() + b"\n"], files)
         for given, file in zip((stdin, stdout), files, strict=False):
-            if given is not None:
+            if given == subprocess.PIPE:
                 os.close(file)
         self.pid = int.from_bytes(self._line.recv(_STATUS), "big")
 
@@ -97,7 +105,7 @@ class Preloaded:
 
 
 @cache
-def _server():
+def _server(loads):
     """Start the one that they are forked from, once a session, and return where it listens."""
     path = Path(tempfile.mkdtemp(), "preloaded")
     alive, ours = os.pipe()
@@ -106,7 +114,7 @@ def _server():
         listening.listen(64)
         threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
         server = subprocess.Popen(
-            [sys.executable, __file__, str(listening.fileno())],
+            [sys.executable, __file__, str(listening.fileno()), loads],
             env=os.environ | threads | {"RUST_LOG": "error"},
             stdin=alive,
             pass_fds=[listening.fileno()],
@@ -126,12 +134,11 @@ def _server():
 # --- the process that they are forked from ---
 
 
-def _load():
-    import torch
-    import torch._dynamo  # for an optimizer's first step
-    import torchft  # noqa: F401 - registers what a trainer uses
-
-    return torch
+_LOADED = {
+    # torch._dynamo: for an optimizer's first step; torchft registers what a trainer uses
+    "torch": ("torch", "torch._dynamo", "torchft"),
+    "commands": ("cyclopts", "nats.js", "numpy", "rich.console", "rich.panel", "rich.table"),
+}
 
 
 def _serve(listening):
@@ -209,7 +216,8 @@ def _become(request, files):
 
 
 if __name__ == "__main__":
-    _load()
+    for _name in _LOADED[sys.argv[2]]:
+        importlib.import_module(_name)
     with socket.socket(fileno=int(sys.argv[1])) as _listening:
         _asked = _serve(_listening)
     _become(*_asked)

@@ -4,16 +4,17 @@ import asyncio
 import json
 import os
 import subprocess
-import sys
 import threading
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import nats
 import pytest
 
 from tests.deadlines import DEADLINE_S
+from tests.preloaded import Preloaded
 from tests.settled import settle
 from torchloom_core.floor.errors import RequestError
 from torchloom_core.live.transport.broker.embedded import EmbeddedBroker
@@ -180,14 +181,18 @@ class Folder:
 
     def torchloom(self, *arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("NATS_")}
-        return subprocess.run(
-            [Path(sys.executable).with_name("torchloom"), *map(str, arguments)],
-            cwd=self.path,
-            env=inherited | environment,
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE_S,
-        )
+        with TemporaryFile("w+") as out, TemporaryFile("w+") as err:
+            process = Preloaded(
+                ["-m", "torchloom_core.cli", *arguments],
+                cwd=self.path,
+                env=inherited | environment,
+                stdout=out,
+                stderr=err,
+                loads="commands",
+            )
+            status = process.wait(DEADLINE_S)
+            texts = [file.seek(0) or file.read() for file in (out, err)]
+        return subprocess.CompletedProcess(arguments, status, *texts)
 
 
 @pytest.fixture

@@ -46,5 +46,5 @@ def test_an_invalid_date_is_refused_with_examples(text):
 
 @pytest.mark.parametrize("text", ["0s", "-1d", "20000d", "2x", "1h soon", ""])
 def test_an_invalid_duration_is_refused_with_an_example(text):
-    with pytest.raises(ConfigError, match="need a duration such as 30s, .* at most 11574d, was"):
+    with pytest.raises(ConfigError, match=r"need a duration such as 30s, .* at most 11574d, was"):
         moment(text, Duration)
