@@ -144,7 +144,7 @@ async def test_a_state_is_read_whole_from_a_cluster_of_which_a_server_is_behind(
     await first.state.take_over()
     await first.store({"actions.stopped": b"1", "knob.lr": b"2"})
     second, _ = await weavers()
-    second.state._streams.copies = 3
+    second.state._copies = 3
     add, seen = second.state._js.add_consumer, []
 
     async def behind(stream, config):

@@ -61,6 +61,7 @@ class StateBucket:
         self._js = streams.context
         self._kv: KeyValue | None = None
         self._whole_revision = 0
+        self._copies = 1
         self.epoch = 0
 
     @property
@@ -71,6 +72,9 @@ class StateBucket:
     async def make(self) -> None:
         """Create the bucket, unless it exists."""
         self._kv = await self._link.persist("make the key-value bucket", self._make_bucket)
+        look = partial(self._js.stream_info, self._bucket._stream)
+        found = await self._link.persist("look at the key-value bucket", look)
+        self._copies = found.config.num_replicas or 1
 
     async def write(self, entries: Mapping[str, bytes | None]) -> None:
         """Store entries of this epoch's state, in their order; None deletes one.
@@ -216,7 +220,7 @@ class StateBucket:
         On a cluster any server may answer, also one that is a moment behind the others: what it
         has is everything only if it has the write that was made here before.
         """
-        if self._streams.copies == 1:
+        if self._copies == 1:
             return await self._on_a_server([self._subject(keys)], headers_only)
         place = await self._bucket.put(READ_KEY, b"")
         mark = self._subject(READ_KEY)
