@@ -1,5 +1,7 @@
 """Granting of worker names."""
 
+import os
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -134,6 +136,16 @@ def test_an_incarnation_granted_by_an_earlier_weaver_is_refused_to_another_key(t
         assert later.grant(ask()).jwt
         later.release("g0-0")
     assert len(path.read_text().splitlines()) == 1
+
+
+def test_a_grant_that_a_full_disk_cut_short_does_not_swallow_the_next(tmp_path, monkeypatch):
+    path = tmp_path / "granted.jsonl"
+    grants, write = Grants(path), os.write
+    monkeypatch.setattr(grants_module.os, "write", lambda file, line: write(file, line[:9]))
+    grants.add(("g0-0", 1), "key")
+    monkeypatch.undo()
+    grants.add(("g1-0", 1), "key")
+    assert Grants(path).newest(9) == [("g1-0", 1, "key")]
 
 
 def test_an_invalid_file_of_grants_is_one_clear_line(tmp_path):

@@ -43,6 +43,19 @@ def test_what_has_expired_is_revoked_no_longer_whichever_host_knows_it(tmp_path)
     assert list(register.revoked.people) == keys[1:]
 
 
+def test_a_line_that_a_full_disk_cut_short_does_not_swallow_the_next(tmp_path):
+    register = Register(tmp_path)
+    people = [
+        Issued(name=name, role="viewer", key="U" + name * 55, issued_s=1) for name in ("A", "B")
+    ]
+    register.note(people[0])
+    path = tmp_path / "people.jsonl"
+    path.write_bytes(path.read_bytes()[:-9])
+    register.note(people[1])
+    assert register.people() == people[1:]
+    assert register.revoke_person("B") == 1
+
+
 def service(register, reload=lambda: None):
     credentials = SimpleNamespace(register=register, grants=Grants(), worker_jwt=None)
     broker = SimpleNamespace(credentials=credentials, reload=reload)

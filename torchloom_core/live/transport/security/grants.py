@@ -43,6 +43,8 @@ class Grants:
         self._key_of: dict[Incarnation, str] = {}
         self._on_file = 0
         self._file = -1
+        self._torn = b""
+        """What ends the last line if a full disk has cut it short."""
         self._close: Callable[[], object] = lambda: None
         self._limited_log = RateLimitedLog(_log)
         if path is not None:
@@ -75,8 +77,10 @@ class Grants:
             del self._key_of[next(iter(self._key_of))]
         if self._path is None:
             return
+        line = self._torn + _line(process, public_key)
         try:
-            os.write(self._opened(self._path), _line(process, public_key))
+            written = os.write(self._opened(self._path), line)
+            self._torn = b"" if written == len(line) else b"\n"
         except OSError as error:
             self._limited_log.add("", f"{self._path}: cannot be written: {error.strerror}")
         self._on_file += 1
@@ -111,6 +115,7 @@ class Grants:
         """Rewrite the file with the remembered grants."""
         self._close()
         self._file = -1
+        self._torn = b""
         text = b"".join(_line(process, key) for process, key in self._key_of.items())
         try:
             write_private(path, text.decode())

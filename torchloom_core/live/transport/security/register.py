@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import IO
 
 import msgspec
 
@@ -67,7 +68,9 @@ class Register:
     def note(self, issued: Issued) -> None:
         """Append a person's new credentials."""
         try:
-            with open(self._people, "ab", opener=_private) as file:
+            with open(self._people, "a+b", opener=_private) as file:
+                if _is_torn(file):
+                    file.write(b"\n")
                 file.write(msgspec.json.encode(issued) + b"\n")
         except OSError as error:
             raise StateError(f"{self._people}: cannot be written: {error.strerror}") from None
@@ -152,6 +155,14 @@ class Register:
                 f"{self._path}: the list of revoked credentials is damaged: {error}; restore it, "
                 "or delete it to revoke none"
             ) from None
+
+
+def _is_torn(file: IO[bytes]) -> bool:
+    """Return whether the last line was cut short, as by a full disk: another would end with it."""
+    if not file.seek(0, os.SEEK_END):
+        return False
+    file.seek(-1, os.SEEK_END)
+    return file.read(1) != b"\n"
 
 
 def _private(path: str, flags: int) -> int:
