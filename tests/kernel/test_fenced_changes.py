@@ -361,6 +361,20 @@ def test_paused_ranks_save_each_alone_as_they_are_at_one_step():
     assert len(sent(run.ask(SaveCheckpoint()), Checkpoint)) == 2
 
 
+def test_a_silent_worker_that_cannot_agree_blocks_no_change(run):
+    run.feed(rank_hello("d-0", actuators=("drain",)))
+    change = ChangeKnobs(values={"lr": 0.2})
+    assert "needs all ranks to agree on a step: d-0 cannot" in reason(run, change)
+    watch(run, 2.0, 12)  # without a message from d-0
+    assert [command.worker for command in sent(run.ask(change))] == [*WORKERS]
+    run.tick()
+    alone = Run(make_kernel())
+    alone.feed(rank_hello("d-0", actuators=("drain",)))
+    for _ in range(12):
+        alone.tick()
+    assert "d-0 cannot" in reason(alone, change)
+
+
 def test_several_groups_are_drained_at_one_step_and_the_others_only_agree():
     run = Run(make_kernel(config="[arbiter]\nmax_in_motion_share = 1.0\n"))
     for worker in WORKERS:

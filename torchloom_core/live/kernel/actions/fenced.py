@@ -31,7 +31,11 @@ def ranks_for(change: FencedChange, run: Run) -> list[int]:
 
 
 def cannot_agree(what: str, run: Run, roles: Set[str] = frozenset()) -> str:
-    """Return why the ranks of these roles, or of all, cannot apply ``what`` at one step; or ""."""
+    """Return why the ranks of these roles, or of all, cannot apply ``what`` at one step; or "".
+
+    A silent worker that cannot agree counts only if no other can: one that lives on behind a
+    partition and is in a quorum has no ballot there, so that nothing is agreed on.
+    """
     rule = f"{what} needs all ranks to agree on a step"
     hello = run.fleet.hello
     rows = [row for row in run.in_training(roles) if hello[row].role != NODE_AGENT]
@@ -42,7 +46,10 @@ def cannot_agree(what: str, run: Run, roles: Set[str] = frozenset()) -> str:
         return f"{rule}: {what} is paused, resume it first"
     if suspended := run.suspensions.refusal(roles):
         return f"{rule}: {suspended}"
-    alone = set(rows).difference(run.voters(roles))
+    voters = run.voters(roles)
+    alone = set(rows).difference(voters)
+    if voters:
+        alone.intersection_update(run.reachable(alone))
     if not alone:
         return ""
     names = listed(sorted(hello[row].worker for row in alone), NAMED)
