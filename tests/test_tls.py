@@ -7,6 +7,7 @@ import pytest
 
 from tests.certificates import issued
 from torchloom_core.floor.errors import ConfigError, StateError
+from torchloom_core.floor.files import write_private
 from torchloom_core.floor.tls import (
     NO_TLS,
     Renewal,
@@ -14,6 +15,7 @@ from torchloom_core.floor.tls import (
     client_context,
     server_context,
 )
+from torchloom_core.live.transport.security import authority as authority_module
 from torchloom_core.live.transport.security.authority import Authority
 
 
@@ -88,6 +90,33 @@ def test_a_new_ca_is_trusted_beside_the_one_before(host, tmp_path):
     Authority.read(tmp_path / "tls").renew(100)
     check_certificate(files, ("n1", "10.0.0.5"))
     assert "is not signed by the CA" in refusal(files._replace(ca=before))
+
+
+def test_a_new_ca_of_which_only_the_certificate_was_written_leaves_the_one_before(
+    host, tmp_path, monkeypatch
+):
+    authority, files = host
+    monkeypatch.setattr(authority_module, "write_private", killed_before("ca.key"))
+    with pytest.raises(KeyboardInterrupt):
+        authority.replaced()
+    monkeypatch.undo()
+    Authority.read(tmp_path / "tls").renew(100)
+    check_certificate(files, ("n1",))
+    Authority.make(tmp_path / "other").issue(("n1",), 9)
+    (tmp_path / "tls" / "ca.key").write_bytes((tmp_path / "other" / "ca.key").read_bytes())
+    with pytest.raises(StateError, match=r"need the key of a CA in ca\.pem, was another"):
+        Authority.read(tmp_path / "tls").renew(100)
+    Authority.read(tmp_path / "tls").replaced().renew(100)
+    check_certificate(files, ("n1",))
+
+
+def killed_before(name):
+    def write(path, text):
+        if path.name == name:
+            raise KeyboardInterrupt
+        write_private(path, text)
+
+    return write
 
 
 def test_a_folder_without_a_ca_and_a_second_one_are_refused(host, tmp_path):

@@ -55,7 +55,9 @@ class Authority:
     def make(cls, folder: Path) -> "Authority":
         """Make a CA in a new folder; StateError if there is one."""
         if (folder / "ca.key").exists():
-            raise StateError(f"{folder}: has a CA: need another folder, or `torchloom tls renew`")
+            raise StateError(
+                f"{folder}: has a CA: need another folder, or `torchloom tls renew`; {_CUT_SHORT}"
+            )
         private_folder(folder)
         return cls._written(folder, ())
 
@@ -91,8 +93,9 @@ class Authority:
         )
         own = builder.sign(key, hashes.SHA256())
         made = cls(folder, key, (own, *before))
-        write_private(folder / "ca.key", _pem(key))
+        # In this order: if it ends between, the key before still signs, and hosts trust both.
         write_private(folder / "ca.pem", made.ca_text)
+        write_private(folder / "ca.key", _pem(key))
         return made
 
     @property
@@ -113,7 +116,7 @@ class Authority:
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0][:64])])
         every = tuple(dict.fromkeys((*names, *_LOOPBACK)))
-        issuer = self._trusted[0]
+        issuer = self._issuer
         signer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
         certificate = (
             _builder(subject, issuer.subject, key, days)
@@ -128,6 +131,18 @@ class Authority:
         write_private(folder / "key.pem", _pem(key))
         write_private(folder / "certificate.pem", _pem(certificate))
         return Issued(folder, tuple(names), certificate.not_valid_after_utc)
+
+    @property
+    def _issuer(self) -> x509.Certificate:
+        """The certificate of the CA whose key this is."""
+        own = self._key.public_key()
+        issuer = next((one for one in self._trusted if one.public_key() == own), None)
+        if issuer is None:
+            raise StateError(
+                f"{self._folder}: need the key of a CA in ca.pem, was another in ca.key: restore "
+                "them, or repeat `torchloom tls renew --ca`"
+            )
+        return issuer
 
     def renew(self, days: int, *, only_ca: bool = False) -> list[Issued]:
         """Issue the certificates of all hosts again, with new keys; or give them ``ca.pem`` only.
@@ -144,10 +159,13 @@ class Authority:
             else:
                 renewed.append(self.issue(names, days))
         if not renewed:
-            raise StateError(f"{self._folder}: need a host's folder with a certificate.pem in it")
+            raise StateError(
+                f"{self._folder}: need a host's folder with a certificate.pem in it; {_CUT_SHORT}"
+            )
         return renewed
 
 
+_CUT_SHORT = "if `torchloom tls init` was cut short, delete the folder and repeat it"
 _KEY_USES = (
     "digital_signature",
     "content_commitment",
