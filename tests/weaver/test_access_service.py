@@ -1,5 +1,6 @@
 """The lists of what is revoked do not grow without an end."""
 
+import asyncio
 from types import SimpleNamespace
 
 import pytest
@@ -95,3 +96,28 @@ async def test_a_revocation_is_answered_once_the_cluster_has_it(tmp_path):
     assert "other hosts do not have this yet" in await access.revoke(
         Revoke(kind="worker", name="g0-0")
     )
+
+
+async def test_a_renewal_of_join_json_that_failed_is_tried_again_within_a_minute(
+    tmp_path, monkeypatch
+):
+    waits, fails = [], iter((False, True, False))
+
+    async def sleep(seconds):
+        waits.append(seconds)
+        if len(waits) > 2:
+            raise asyncio.CancelledError
+
+    def write(expires_s):
+        if next(fails):
+            raise StateError("join.json: cannot be written")
+
+    broker = SimpleNamespace(
+        credentials=SimpleNamespace(grants=Grants(), worker_jwt=None, joiner_is_revoked=False)
+    )
+    access = AccessService("run", broker, Join(expires_s=86_400.0), write, None)
+    access.write_join_file()
+    monkeypatch.setattr(access_service.asyncio, "sleep", sleep)
+    with pytest.raises(asyncio.CancelledError):
+        await access.renew_join_file()
+    assert waits == [43_200.0, 60.0, 43_200.0]

@@ -19,6 +19,7 @@ _log = logging.getLogger(__name__)
 MOST_CUT = 1000
 """The server gets the whole list of what is revoked at each change."""
 
+_RETRY_S = 60.0
 _SHARED_S = 3.0
 """How long the answer to a revocation waits until the cluster has stored it."""
 
@@ -123,12 +124,16 @@ class AccessService:
 
     async def renew_join_file(self) -> None:
         """Write ``join.json`` again in time, for as long as its credentials expire."""
+        often_s = self._settings.expires_s / 2
+        wait_s = often_s
         while self._join_expires_s:
-            await asyncio.sleep(self._settings.expires_s / 2)
+            await asyncio.sleep(wait_s)
+            wait_s = often_s
             try:
                 self.write_join_file()
             except StateError as error:
                 _log.warning("join.json has credentials that expire: %s", error)
+                wait_s = min(often_s, _RETRY_S)
 
     @property
     def _embedded(self) -> EmbeddedBroker | OwnServer:
