@@ -1,7 +1,9 @@
 """Knobs, verdicts and goodput of a live Weaver stand in TensorBoard and Weights & Biases."""
 
 import asyncio
+import socket
 import struct
+import threading
 from contextlib import ExitStack
 
 import nats
@@ -87,6 +89,36 @@ def test_a_mistake_is_one_clear_line(table, options, rule, tmp_path):
     config.write_text(table)
     with pytest.raises(ConfigError, match=rule):
         track(config=config, **options)
+
+
+GOOD = b"# TYPE torchloom_alerts counter\ntorchloom_alerts_total 2\ntorchloom_alerts_created 1e9\n"
+
+
+def answering(*answers):
+    """Return the URL of a server that gives these answers, one a connection."""
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def serve():
+        with server:
+            for answer in answers:
+                client, _ = server.accept()
+                with client:
+                    client.recv(4096)
+                    client.sendall(answer)
+
+    threading.Thread(target=serve, daemon=True).start()
+    return f"http://127.0.0.1:{server.getsockname()[1]}/metrics"
+
+
+def test_an_answer_that_is_cut_short_or_anothers_is_waited_out(capsys):
+    cut = b"HTTP/1.0 200 OK\r\nContent-Length: 500\r\n\r\n"
+    whole, seen = b"HTTP/1.0 200 OK\r\n\r\n" + GOOD, []
+    answers = whole, cut + GOOD, b"INFO {}\r\n", b"HTTP/1.0 200 OK\r\n\r\n{]", whole
+    follow(answering(*answers), [lambda values, step: seen.append(values)], 0.0, rounds=5)
+    assert seen == [{"alerts_total": 2.0}] * 2
+    assert capsys.readouterr().out.count("no metrics: IncompleteRead") == 1
+    with pytest.raises(StateError, match=r"no metrics: INFO"):
+        follow(answering(b"INFO {}\r\n"), [], 0.0, rounds=1)
 
 
 def test_without_a_weaver_it_ends_with_one_line():

@@ -1,5 +1,6 @@
 """``torchloom metrics track``: write the Weaver's metrics to TensorBoard or Weights & Biases."""
 
+import http.client
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
@@ -15,6 +16,7 @@ from torchloom_core.cli.options import ConfigPath
 from torchloom_core.cli.output import console
 from torchloom_core.config.loading import load
 from torchloom_core.floor.errors import ConfigError, StateError
+from torchloom_core.floor.plain_text import plain_line
 
 _ANSWER_S = 10.0
 _STEP = "run_step"
@@ -30,6 +32,12 @@ _KEPT = (
     "forecast_hazard",
 )
 """Beginnings of the metrics that are written; those of the Weaver's process are Prometheus's."""
+
+_SINCE = "_created"
+"""End of the series that says when a counter began, in seconds of Unix time."""
+
+_NO_ANSWER = (OSError, http.client.HTTPException, ValueError)
+"""Also an answer that is cut short, or of another program."""
 
 Write = Callable[[Mapping[str, float], int], object]
 
@@ -80,11 +88,12 @@ def follow(url: str, writers: list[Write], every_s: float, rounds: int = 0) -> N
     for number in count(1):
         try:
             values = dict(read(url))
-        except OSError as error:
+        except _NO_ANSWER as error:
+            text = f"{url}: no metrics: {plain_line(str(error)) or type(error).__name__}"
             if number == 1:
-                raise StateError(f"{url}: no metrics: {error}") from None
+                raise StateError(text) from None
             if not complained:
-                console().print(f"{url}: no metrics: {error}; trying again")
+                console().print(f"{text}; trying again", markup=False)
             complained = True
         else:
             complained = False
@@ -105,7 +114,7 @@ def read(url: str) -> Iterator[tuple[str, float]]:
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             name = sample.name.removeprefix("torchloom_")
-            if name != sample.name and name.startswith(_KEPT):
+            if name != sample.name and name.startswith(_KEPT) and not name.endswith(_SINCE):
                 labels = (value.replace("/", "_") for _, value in sorted(sample.labels.items()))
                 yield "/".join((name, *labels)), sample.value
 
