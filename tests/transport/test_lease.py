@@ -88,7 +88,7 @@ class Process:
     async def live(self):
         """Wait, lead until replaced, and wait again."""
         while True:
-            await self.lease.wait(free)
+            await self.lease.wait(free, free)
             try:
                 await self.lease.lost()
             except SupersededError:
@@ -139,7 +139,7 @@ def test_a_dead_leader_is_replaced_within_a_lease_and_two_looks(seed):
         loop = asyncio.get_running_loop()
         broker = Broker(random.Random(seed), 0.01, 0.0)
         first, *others = processes = [Process(broker) for _ in range(3)]
-        await first.lease.wait(free)
+        await first.lease.wait(free, free)
         tasks = [asyncio.create_task(process.live()) for process in others]
         await asyncio.sleep(broker.rng.uniform(3.0, 4.0))
         assert [p.lease.is_held for p in processes] == [True, False, False]
@@ -161,8 +161,8 @@ def test_a_lease_that_is_given_back_is_taken_at_once_and_a_broker_that_was_down_
         loop = asyncio.get_running_loop()
         broker = Broker(random.Random(1), 0.01, 0.0)
         first, second = Process(broker), Process(broker)
-        await first.lease.wait(free)
-        waiting = asyncio.create_task(second.lease.wait(free))
+        await first.lease.wait(free, free)
+        waiting = asyncio.create_task(second.lease.wait(free, free))
         for _ in range(5):
             broker.is_up = False
             await asyncio.sleep(broker.rng.uniform(0.1, 30.0))
@@ -180,11 +180,36 @@ def test_a_lease_that_is_given_back_is_taken_at_once_and_a_broker_that_was_down_
     in_virtual_time(play())
 
 
+def test_a_standby_that_cannot_lead_leaves_the_lease_to_one_that_can():
+    async def play():
+        broker = Broker(random.Random(1), 0.01, 0.0)
+        full, other, later = [Process(broker).lease for _ in range(3)]
+        has_room = False
+
+        async def can_lead():
+            return has_room
+
+        waiting = asyncio.create_task(full.wait(free, can_lead))
+        await asyncio.sleep(5.0)
+        assert not waiting.done()
+        assert await other.wait(free, free) is False  # nobody led before
+        await other.give_back()
+        assert await later.wait(free, free) is True
+        await later.give_back()
+        await asyncio.sleep(5.0)
+        assert not waiting.done()
+        has_room = True
+        assert await waiting is True
+        await full.give_back()
+
+    in_virtual_time(play())
+
+
 async def test_the_bucket_keeps_one_of_several_and_the_loser_is_told_by_its_next_write(connect_bus):
     buses = [await connect_bus() for _ in range(3)]
     first, second, third = [bus.lease for bus in buses]
     await first.seize()
-    taken = [asyncio.create_task(lease.wait(free)) for lease in (second, third)]
+    taken = [asyncio.create_task(lease.wait(free, free)) for lease in (second, third)]
     await asyncio.sleep(0)
     await second.seize()
     with pytest.raises(SupersededError, match="another Weaver took over run run"):

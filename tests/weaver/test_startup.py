@@ -23,6 +23,7 @@ from torchloom_core.live.transport.broker import EmbeddedBroker
 from torchloom_core.live.transport.jetstream import JetStream
 from torchloom_core.live.transport.state_bucket import StateBucket
 from torchloom_core.live.weaver import run, startup
+from torchloom_core.live.weaver.standby import Room
 
 pytestmark = pytest.mark.integration
 
@@ -51,7 +52,7 @@ class Start:
         self.brokers = []
         self.was_ready = False
 
-    async def run(self):
+    async def run(self, **options):
         """Run a Weaver that is stopped as soon as it is ready."""
 
         def ready(url, lighthouse):
@@ -59,7 +60,7 @@ class Start:
             os.kill(os.getpid(), signal.SIGTERM)
 
         async with asyncio.timeout(DEADLINE_S):
-            await run(self.config, ActivePlugins((), {}), ready)
+            await run(self.config, ActivePlugins((), {}), ready, **options)
 
     @property
     def server(self):
@@ -171,6 +172,40 @@ async def test_a_start_that_fails_leaves_the_server_that_was_there(start, monkey
     with pytest.raises(StateError, match="no"):
         await start.run()
     assert broker.is_alive()
+
+
+async def test_a_standby_that_fails_right_after_its_take_over_stands_by_again(
+    start, monkeypatch, caplog
+):
+    monkeypatch.setattr(startup, "_AGAIN_S", 0.1)
+    caplog.set_level("INFO")
+
+    def fail():
+        raise StateError("state/events: cannot be written: No space left on device")
+
+    struck = iter((fail, lambda: None, lambda: None))
+    left = StateBucket.left
+
+    async def failing_once(self):
+        next(struck)()
+        return await left(self)
+
+    monkeypatch.setattr(StateBucket, "left", failing_once)
+    await start.run(standby=True)
+    assert start.was_ready
+    assert "No space left on device; standing by again" in caplog.text
+    assert "no Weaver has led it before" in caplog.text
+
+
+async def test_a_standby_on_a_full_disk_says_so_once(tmp_path, caplog):
+    file = tmp_path / "file"
+    file.touch()
+    room = Room(file / "run")
+    assert not await room.is_there()
+    assert not await room.is_there()
+    assert caplog.text.count("cannot be written: going on standing by") == 1
+    file.unlink()
+    assert await room.is_there()
 
 
 async def test_a_start_that_is_superseded_leaves_the_server_to_its_successor(start, monkeypatch):

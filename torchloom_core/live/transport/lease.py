@@ -169,12 +169,15 @@ class Lease:
             self._renewed.clear()
             await self._renewed.wait()
 
-    async def wait(self, is_free: Callable[[], Awaitable[bool]]) -> None:
-        """Take it once its holder has given it back or stopped.
+    async def wait(
+        self, is_free: Callable[[], Awaitable[bool]], can_lead: Callable[[], Awaitable[bool]]
+    ) -> bool:
+        """Take it once its holder has given it back or stopped; return whether there was one.
 
-        ``is_free()``: whether to take it where nobody ever had it.
+        ``is_free()``: whether to take it where nobody ever had it. ``can_lead()``: whether this
+        Weaver could lead now, and does not leave the lease to others.
         """
-        self._took_over, watch = True, LeaseWatch()
+        self._took_over, watch, had_holder = True, LeaseWatch(), False
         wrote_s = -math.inf
         while True:
             asked_s = self._now_s()
@@ -183,17 +186,20 @@ class Lease:
                 entry = _decoded(value)
                 if entry is not None and entry.holder == self._holder:
                     # Our write, whose answer was lost: others may have seen it since then.
-                    return self._begin(revision, wrote_s)
+                    self._begin(revision, wrote_s)
+                    return had_holder
+                had_holder = entry is not None
                 if entry is None:
                     over = await is_free()
                 else:
                     late = watch.is_over(entry.lease_s, revision, asked_s, self._now_s())
                     over = late or not entry.holder
-                if over:
+                if over and await can_lead():
                     wrote_s, asked_s = asked_s, self._now_s()
                     taken = await self._store.swap(self._entry(self._lease_s), revision)
                     if taken is not None:
-                        return self._begin(taken, asked_s)
+                        self._begin(taken, asked_s)
+                        return had_holder
             except NO_ANSWER:
                 watch.forget()
             await asyncio.sleep(self._lease_s / _LOOKS)

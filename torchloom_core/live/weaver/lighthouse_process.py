@@ -17,7 +17,7 @@ from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import msgspec
 
@@ -110,7 +110,7 @@ class LighthouseProcess:
             await self._start()
             await place.declare(self._own_url, self._folder)
 
-    async def retire(self, place: LighthousePlace) -> None:
+    async def retire(self, place: LighthousePlace) -> NoReturn:
         """End the lighthouse of this state folder once another one is the run's; a standby does."""
         while True:
             await asyncio.sleep(_RETIRE_S)

@@ -53,6 +53,8 @@ _log = logging.getLogger(__name__)
 _PATIENCE_S = 20.0
 """How long the first connect waits for the embedded server."""
 
+_AGAIN_S = 2.0
+
 
 async def run(
     config: Config,
@@ -99,7 +101,7 @@ class _Process:
         self._take_over = take_over
         self._standby = standby
         self._rises = EpochRises()
-        self._is_serving = False
+        self._is_serving = self._is_taking = self._was_led = False
         settings = config.broker
         self._broker = (
             None if settings.url else EmbeddedBroker(self._state_dir, self._run, settings)
@@ -121,11 +123,12 @@ class _Process:
         """Run Weavers until ``stop`` is set or one fails."""
         try:
             while not stop.is_set():
+                self._is_taking = False
                 try:
                     async with AsyncExitStack() as stack:
                         weaver = await first_done(self._start(plugins, stack, ready), stop.wait())
                         if isinstance(weaver, Weaver):
-                            self._is_serving = True
+                            self._is_serving, self._is_taking = True, False
                             if not self._lock.held:
                                 later = asyncio.create_task(self._lock.take(math.inf))
                                 stack.callback(later.cancel)
@@ -134,9 +137,12 @@ class _Process:
                 except OutrankedError as error:
                     self._rises.note(error)
                     plugins = renew() if renew else plugins
-                except SupersededError as error:
-                    if not self._standby:
+                except StateError as error:
+                    is_replaced = self._standby and isinstance(error, SupersededError)
+                    if not (is_replaced or self._is_taking):
                         raise
+                    if not is_replaced:  # another standby takes the lease first
+                        await first_done(asyncio.sleep(_AGAIN_S), stop.wait())
                     _log.warning("%s; standing by again", error)
                     plugins = renew() if renew else plugins
         except (SupersededError, RunHeldError):
@@ -194,7 +200,8 @@ class _Process:
                 root = run_folder(self._state_dir, self._run)
                 waiting = stand_by(bus, self._run, self._lock, root, self._config.trajectory)
                 own = [self._lighthouse.retire(place)] if self._lighthouse else []
-                await first_done(waiting, *own)
+                self._was_led = await first_done(waiting, *own)
+                self._is_taking = True
             else:
                 await take_run(bus, self._run, self._lock, take_over=self._take_over)
                 await bus.lease.seize()
@@ -256,7 +263,7 @@ class _Process:
             weaver.seen.recording,
             lambda: weaver.seen.now_ns() / SECOND_NS,
             weaver.enter,
-            [Alarm("take_over", "take-over", text)] if self._standby else (),
+            [Alarm("take_over", "take-over", text)] if self._was_led else (),
         )
 
     async def _take_state(
