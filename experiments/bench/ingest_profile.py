@@ -144,7 +144,8 @@ class _Stages:
 
     def tick(self) -> None:
         """Close a second."""
-        self._kernel.step(Tick(), self.clock.now_ns())
+        if self._with_kernel:
+            self._kernel.step(Tick(), self.clock.now_ns())
         self._trajectory.flush()
 
     def close(self) -> None:

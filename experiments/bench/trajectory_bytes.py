@@ -1,4 +1,4 @@
-"""Bytes of the trajectory per worker and second, of a part while it is written and once sealed.
+"""Bytes of the trajectory per worker and second: a part as it is written, as columns, and sealed.
 
 ``python experiments/bench/trajectory_bytes.py [EPOCH_FOLDER ...]`` prints them for a made-up fleet,
 or for the telemetry of recorded epochs.
@@ -44,7 +44,8 @@ async def measure(repeats: int, *, tiny: bool) -> list[Figure]:
         for repeat in range(repeats):
             rng = np.random.default_rng(repeat)
             rows.append(_sizes(_seconds(rng, workers, make(rng, workers, seconds))))
-        what = f"bytes of a sealed part / of the stream before, {name.partition('_')[2] or 'fleet'}"
+        values = name.partition("_")[2] or "fleet"
+        what = f"bytes of a sealed part / of its columns as a stream, {values}"
         ratios = [row["sealed_bytes"] / row["stream_bytes"] for row in rows]
         figures.append(Figure(name, what, _RATIO, "at most", ratios, medians(rows)))
     return figures
