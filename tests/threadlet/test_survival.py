@@ -215,7 +215,10 @@ async def test_a_hang_is_reported_once_with_the_stacks(weaver, start_trainer):
 async def test_a_server_that_greets_with_nonsense_ends_no_sidecar(
     start_trainer, join_file, greeting
 ):
+    writers = []
+
     async def serve(reader, writer):
+        writers.append(writer)
         writer.write(b"INFO " + greeting + b"\r\n")
         greeted.set()
         with contextlib.suppress(ConnectionError):
@@ -235,3 +238,5 @@ async def test_a_server_that_greets_with_nonsense_ends_no_sidecar(
     assert "fault of its own" not in trainer.errors
     assert "the sidecar ended after" not in trainer.errors
     server.close()
+    for writer in writers:
+        writer.transport.abort()
