@@ -31,7 +31,7 @@ from torchloom_core.live.weaver.epoch_rise import EpochWatch
 from torchloom_core.live.weaver.flood_watch import FloodWatch
 from torchloom_core.live.weaver.metrics.seen import Seen
 from torchloom_core.live.weaver.operator_service import OperatorService
-from torchloom_core.live.weaver.outbox import Outbox, WorkerClocks
+from torchloom_core.live.weaver.outbox import RECORDED_HERE, Outbox, WorkerClocks
 from torchloom_core.live.weaver.output_log import log_output
 from torchloom_core.live.weaver.plugin_threads import PredictorRunner
 from torchloom_core.live.weaver.recording import Recording
@@ -42,10 +42,8 @@ from torchloom_core.live.weaver.retention_runner import RetentionRunner
 from torchloom_core.live.weaver.status import describe, describe_knobs
 from torchloom_core.live.weaver.watchers import Watchers
 from torchloom_core.wire.decisions import (
-    CommandStatus,
     ForecastWanted,
     InputFailed,
-    Issue,
     Notice,
     Output,
     PauseChanged,
@@ -60,10 +58,7 @@ from torchloom_core.wire.events import (
     Tick,
     Withheld,
 )
-from torchloom_core.wire.messages import (
-    Hello,
-    Telemetry,
-)
+from torchloom_core.wire.messages import Hello, Telemetry
 from torchloom_core.wire.operator import Page
 from torchloom_core.wire.requests import Request
 from torchloom_core.wire.status import Status
@@ -72,9 +67,6 @@ from torchloom_core.wire.steering import LighthouseView
 log = logging.getLogger(__name__)
 
 _GOODBYE_S = 5.0
-
-_RECORDED_BY_OUTBOX = (CommandStatus, Issue, Notice)
-"""Outputs that the outbox sends, and records before, many at once: a write costs ten acks."""
 
 _PAUSE_EVERY_S = 1.0
 """How often the pause in force is published; workers resume after 3 s without it."""
@@ -199,7 +191,7 @@ class Weaver:
 
     def _post(self, outputs: Sequence[Output]) -> None:
         # Recorded before it is sent: no action is missing from the trajectory.
-        if not all(isinstance(one, _RECORDED_BY_OUTBOX) for one in outputs):
+        if not all(isinstance(one, RECORDED_HERE) for one in outputs):
             self._trajectory.flush()
         kernel = self._kernel
         self._effectors.post(outputs, kernel.changes(), kernel.seq, kernel.run.now_ns)
@@ -229,9 +221,8 @@ class Weaver:
             log.info(text, self._epoch, len(control.flights))
         if self._bus.reports.others_there:
             log.warning("another Weaver of this run is connected: taking over, the other one ends")
-        for failure in self._plugins.failed:
-            log.warning("quarantined: %s", failure.detail)
-        for warning in self._plugins.warnings:
+        quarantined = (f"quarantined: {failure.detail}" for failure in self._plugins.failed)
+        for warning in (*quarantined, *self._plugins.warnings):
             log.warning("%s", warning)
         if self._over.done():
             self._over.result()

@@ -25,12 +25,15 @@ from torchloom_core.live.weaver.courier import Courier
 from torchloom_core.live.weaver.state_slots import StateSlots
 from torchloom_core.wire import codec
 from torchloom_core.wire.commands import Command
-from torchloom_core.wire.decisions import CommandStatus, Issue, Output, Withdrawal
+from torchloom_core.wire.decisions import CommandStatus, Issue, Notice, Output, Withdrawal
 from torchloom_core.wire.messages import Hello
 
 log = logging.getLogger(__name__)
 
 AT_KEY = "at"
+
+RECORDED_HERE = (CommandStatus, Issue, Notice)
+"""Outputs that the outbox records before it sends them, many at once: a write costs ten acks."""
 
 _PAUSE_S = 1.0
 _MOST_UNPUBLISHED = 50_000
