@@ -140,7 +140,7 @@ async def test_a_server_is_restarted_once_there_are_descriptors_again(
         await logged.eventually(lambda lines: len(lines) >= 2)
     assert [record.getMessage() for record in caplog.records] == [
         f"nats-server (pid {pid}) ended and cannot be restarted: {tmp_path / 'state' / 'broker'}: "
-        "the nats-server cannot be started: Too many open files",
+        "the nats-server cannot be started: Too many open files (1 so far)",
         f"nats-server (pid {pid}) ended; restarted as pid {broker.pid} on port {broker.port}",
     ]
 

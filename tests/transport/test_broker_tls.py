@@ -1,6 +1,8 @@
 """The embedded broker by TLS: clients verify it, and it renews its certificate as it runs."""
 
 import asyncio
+import os
+import signal
 import ssl
 
 import pytest
@@ -85,6 +87,28 @@ async def served_until(broker):
     until = shown.getpeercert()["notAfter"]
     await client.close()
     return ssl.cert_time_to_seconds(until)
+
+
+async def test_a_bad_renewed_certificate_stops_no_server_that_runs(
+    secure_broker, host, tmp_path, monkeypatch, caplog
+):
+    monkeypatch.setattr(embedded, "_RETRY_S", 0.01)
+    authority, files = host
+    authority.issue(("127.0.0.1",), days=0)
+    keys = {"certificate": files.certificate, "key": files.key, "ca": files.ca}
+    again = EmbeddedBroker(tmp_path / "state", "run", Broker(**keys))
+    await again.start()
+    assert again.pid == secure_broker.pid
+    assert f"(pid {again.pid}) keeps its certificate: [broker] certificate" in caplog.text
+    caplog.clear()
+    supervision = asyncio.create_task(again.supervise())
+    os.kill(again.pid, signal.SIGKILL)
+    await eventually(lambda: again._limited_log.count > 2)
+    assert caplog.text.count("ended and cannot be restarted: [broker] certificate") == 1
+    authority.issue(("127.0.0.1",), days=9)
+    await eventually(again.is_alive)
+    supervision.cancel()
+    await again.stop()
 
 
 async def test_a_certificate_for_another_host_stops_the_start(tmp_path, host):

@@ -22,6 +22,7 @@ import msgspec
 from torchloom_core.config.services import Broker
 from torchloom_core.floor.errors import BrokerError, StateError, TorchloomError
 from torchloom_core.floor.files import private_folder, write_private
+from torchloom_core.floor.plain_text import RateLimitedLog
 from torchloom_core.floor.tls import TlsFiles, versions
 from torchloom_core.live.transport.broker.binary import find_server
 from torchloom_core.live.transport.broker.health import GREETING, Health, greeting, has_leader
@@ -34,7 +35,7 @@ from torchloom_core.live.transport.detached_process import (
     start_detached,
 )
 from torchloom_core.live.transport.ports import lasting_port
-from torchloom_core.live.transport.security.credentials import Credentials, keys_path
+from torchloom_core.live.transport.security.credentials import Credentials, check_shared_keys
 from torchloom_core.wire.codec import UNREADABLE
 
 _log = logging.getLogger(__name__)
@@ -77,6 +78,7 @@ class EmbeddedBroker:
         self._credentials: Credentials | None = None
         self._files = versions(self._server.tls)
         self._health = Health(self._server.store)
+        self._limited_log = RateLimitedLog(_log)
         self.launched = False
 
     @property
@@ -184,15 +186,12 @@ class EmbeddedBroker:
                 await self.start()
             except (TorchloomError, RuntimeError, MemoryError) as error:
                 # Python raises RuntimeError when it cannot start a thread.
-                _log.warning("nats-server (pid %d) ended and cannot be restarted: %s", died, error)
+                text = f"nats-server (pid {died}) ended and cannot be restarted: {error}"
+                self._limited_log.add("restart", text)
                 await asyncio.sleep(_RETRY_S)
             else:
-                _log.warning(
-                    "nats-server (pid %d) ended; restarted as pid %d on port %d",
-                    died,
-                    self.pid,
-                    self.port,
-                )
+                text = "nats-server (pid %d) ended; restarted as pid %d on port %d"
+                _log.warning(text, died, self.pid, self.port)
 
     @property
     def _running(self) -> _Record:
@@ -215,18 +214,20 @@ class EmbeddedBroker:
     def _adopt_or_launch(self) -> None:
         private_folder(self._folder)
         if self._server.servers:
-            self._check_keys()
-        self._server.check_certificate(self._wanted_port)
+            check_shared_keys(self._state_dir)
         with self._lock():
             self._credentials = Credentials.ensure(self._state_dir, self._run)
             last = read_record(self._record_path, _Record)
             port = self._wanted_port or (last.port if last else lasting_port(self._host))
-            if last and self._is_ours(last.pid):
-                config = self._config_path.read_text(encoding="utf-8")
-                if config == self._text(port) and self._serves(last):
-                    self._record = last
-                    return
-                _log.warning("nats-server (pid %d) has another config: restarting it", last.pid)
+            other = last if last and self._is_ours(last.pid) else None
+            config = self._config_path.read_text(encoding="utf-8") if other else ""
+            if other and config == self._text(port) and self._serves(other):
+                self._record = other
+                self._is_usable()
+                return
+            self._server.check_certificate(port)  # before a server is ended
+            if other:
+                _log.warning("nats-server (pid %d) has another config: restarting it", other.pid)
             self._end_leftovers()
             self._record = self._launch(port)
 
@@ -274,28 +275,25 @@ class EmbeddedBroker:
     def _text(self, port: int) -> str:
         return self._server.text(port, self.credentials)
 
-    def _check_keys(self) -> None:
-        """Refuse to make keys of this host's own, with which it would join no cluster."""
-        path = keys_path(self._state_dir)
-        if not path.exists():
-            raise BrokerError(
-                f"[broker] peers: need the keys that all of these hosts share, {path.parent}: make "
-                "them on one host with `torchloom broker keys`, and copy that folder to the others"
-            )
-
     def _renew(self) -> None:
         """Let the server load its certificate again once that has changed, if it can be used."""
         now = versions(self._server.tls)
         if now == self._files:
             return
         self._files = now
+        if self._is_usable():
+            with suppress(ProcessLookupError):  # it is restarted
+                os.kill(self.pid, signal.SIGHUP)
+            _log.warning("nats-server (pid %d) loads its renewed certificate", self.pid)
+
+    def _is_usable(self) -> bool:
+        """Return whether the certificate on disk can be used, or log why the server keeps its."""
         try:
             self._server.check_certificate(self.port)
-            os.kill(self.pid, signal.SIGHUP)
-        except (TorchloomError, ProcessLookupError) as error:
+        except TorchloomError as error:
             _log.warning("nats-server (pid %d) keeps its certificate: %s", self.pid, error)
-        else:
-            _log.warning("nats-server (pid %d) loads its renewed certificate", self.pid)
+            return False
+        return True
 
     def _end_leftovers(self) -> None:
         """Stop all servers of this folder, also one whose start was interrupted."""

@@ -16,7 +16,7 @@ from typing import Literal
 import msgspec
 import nkeys
 
-from torchloom_core.floor.errors import StateError
+from torchloom_core.floor.errors import BrokerError, StateError
 from torchloom_core.floor.files import private_folder, write_private
 from torchloom_core.live.transport.security import nats_jwt, rights
 from torchloom_core.live.transport.security.grants import Grants
@@ -237,9 +237,14 @@ class Credentials:
         return nats_jwt.sign(self._keys.operator, key, name, claims, self._keys.made_s)
 
 
-def keys_path(state_dir: Path) -> Path:
-    """Return the file with the keys of all identities."""
-    return _folder(state_dir) / "keys.json"
+def check_shared_keys(state_dir: Path) -> None:
+    """Raise BrokerError unless there are keys: with own ones a host would join no cluster."""
+    folder = _folder(state_dir)
+    if not (folder / "keys.json").exists():
+        raise BrokerError(
+            f"[broker] peers: need the keys that all of these hosts share, {folder}: make them on "
+            "one host with `torchloom broker keys`, and copy that folder to the others"
+        )
 
 
 def _keep_private(path: Path, text: str) -> None:
