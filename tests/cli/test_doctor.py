@@ -22,12 +22,14 @@ from torchloom_core.cli.doctor import (
     ports,
     programs,
     servers,
+    start,
     torchft,
 )
 from torchloom_core.cli.doctor.finding import Host
 from torchloom_core.cli.doctor_command import examine
 from torchloom_core.config.loading import parse
 from torchloom_core.live.transport import NatsBus
+from torchloom_core.live.transport.security.credentials import Credentials
 from torchloom_core.live.transport.security.nats_jwt import creds_text, new_seed, public_key, sign
 from torchloom_core.wire.codec import encode
 from torchloom_core.wire.messages import SCHEMA_VERSION, JoinFile, JoinReply
@@ -72,6 +74,31 @@ def test_a_package_that_is_too_old_or_missing_is_a_problem(monkeypatch):
 def test_the_oldest_versions_are_those_of_the_package():
     assert programs.oldest_of("torch") != "0"
     assert programs.oldest_of("torchft-nightly").startswith("20")
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("[policies.nope]\n", "policies.nope: no policy has this name"),
+        ("[predictors.trend]\nmetrics = 3\n", "predictors.trend"),
+    ],
+)
+def test_what_a_weaver_refuses_at_its_start_is_a_problem(text, fault):
+    finding = only(start.plugins(weavers(text)))
+    assert finding.level == "problem"
+    assert fault in finding.text
+    assert levels(start.plugins(weavers())) == ["ok"]
+
+
+def test_a_cluster_without_shared_keys_is_a_problem(tmp_path):
+    peers = "[broker]\nhost = '127.0.0.1'\nport = 4222\npeers = [{}]\n".format(
+        ", ".join(f"'127.0.0.{number}:4222'" for number in (1, 2, 3))
+    )
+    host = weavers(peers, folder=tmp_path)
+    assert "torchloom broker keys" in only(start.shared_keys(host)).text
+    assert not list(credentials.keys(host))
+    Credentials.ensure(tmp_path, "run")
+    assert not list(start.shared_keys(host))
 
 
 def test_a_port_of_another_program_is_a_problem():

@@ -17,6 +17,7 @@ from torchloom_core.cli.doctor import (
     ports,
     programs,
     servers,
+    start,
     torchft,
 )
 from torchloom_core.cli.doctor.finding import Check, Finding, Host
@@ -27,7 +28,7 @@ from torchloom_core.floor.errors import MessageError
 from torchloom_core.wire.codec import MAX_MESSAGE_BYTES, decode_json
 from torchloom_core.wire.messages import JoinFile
 
-_TOPICS = (programs, ports, servers, credentials, limits, disk, torchft, collectives)
+_TOPICS = (programs, start, ports, servers, credentials, limits, disk, torchft, collectives)
 _CHECKS: tuple[Check, ...] = tuple(check for topic in _TOPICS for check in topic.CHECKS)
 _STYLE = {"ok": "green", "warning": "yellow", "problem": "bold red"}
 

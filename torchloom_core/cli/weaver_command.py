@@ -4,7 +4,7 @@ import asyncio
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
@@ -12,8 +12,24 @@ from torchloom_core.cli.dashboard_command import dashboard_process
 from torchloom_core.cli.options import DASHBOARD, ConfigPath, need
 from torchloom_core.cli.streams import announce, log_on_stderr
 from torchloom_core.config.loading import DEFAULT_PATH, load
+from torchloom_core.config.schema import Config
 from torchloom_core.floor.errors import ConfigError
 from torchloom_core.floor.server_urls import shown
+
+if TYPE_CHECKING:
+    from torchloom_core.live.kernel.plugins.host import ActivePlugins
+
+
+def activated(settings: Config, source: Path) -> "ActivePlugins":
+    """Return the plugins that a Weaver with these settings runs, or raise what stops its start."""
+    from torchloom_core.lab.activation.activation import activate
+    from torchloom_core.lab.activation.discovery import discover
+    from torchloom_core.live.kernel.actions.kinds import check_installed
+
+    text = source.read_text(encoding="utf-8") if source.exists() else ""
+    plugins = activate(settings, discover(), str(source), text, with_effectors=True)
+    check_installed()
+    return plugins
 
 
 def weaver(
@@ -35,9 +51,6 @@ def weaver(
     standby
         Wait until no Weaver leads the run, then lead it. One that is replaced stands by again.
     """
-    from torchloom_core.lab.activation.activation import activate
-    from torchloom_core.lab.activation.discovery import discover
-    from torchloom_core.live.kernel.actions.kinds import check_installed
     from torchloom_core.live.weaver import run
 
     if dashboard:
@@ -48,11 +61,8 @@ def weaver(
     if standby and not (settings.broker.url or settings.broker.peers):
         raise ConfigError("--standby: need broker.url or broker.peers, which outlive a host")
     log_on_stderr()
-    source = config or DEFAULT_PATH
-    text = source.read_text(encoding="utf-8") if source.exists() else ""
-    renew = partial(activate, settings, discover(), str(source), text, with_effectors=True)
+    renew = partial(activated, settings, config or DEFAULT_PATH)
     plugins = renew()
-    check_installed()
     join = Path(settings.weaver.state_dir) / "join.json"
 
     stack = ExitStack()
