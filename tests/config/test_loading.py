@@ -293,3 +293,13 @@ def test_files_of_your_own_server_may_come_from_the_environment():
     assert load(environment={"NATS_CA": "a"}).broker.ca == ""
     with pytest.raises(ConfigError, match=r"\[broker\] with NATS_CERT, NATS_URL: need both"):
         load(environment={"NATS_URL": "tls://n:1", "NATS_CERT": "c"})
+
+
+def test_a_url_of_a_client_takes_the_place_of_the_cluster(tmp_path):
+    path = tmp_path / "torchloom.toml"
+    hosts = ", ".join(f"'10.0.0.{number}:4222'" for number in (1, 2, 3))
+    path.write_text(f"[broker]\nhost = '10.0.0.1'\nport = 4222\npeers = [{hosts}]\n")
+    own = {"NATS_URL": "nats://10.0.0.2:4222"}
+    assert load(path, own, as_client=True).broker.url == own["NATS_URL"]
+    with pytest.raises(ConfigError, match="need either url or peers, were both"):
+        load(path, own)

@@ -82,7 +82,8 @@ class Connection:
 
     def load(self) -> Config:
         """Read the config, with the URL of the option; ConfigError if it is wrong."""
-        return load(self.config, {**os.environ, **({"NATS_URL": self.url} if self.url else {})})
+        environment = {**os.environ, **({"NATS_URL": self.url} if self.url else {})}
+        return load(self.config, environment, as_client=True)
 
 
 HERE = Connection()

@@ -37,12 +37,18 @@ _OF_YOUR_OWN = {"NATS_CA", "NATS_CERT", "NATS_KEY"}
 _T = TypeVar("_T", bound=msgspec.Struct)
 
 
-def load(path: Path | None = None, environment: Mapping[str, str] = os.environ) -> Config:
+def load(
+    path: Path | None = None,
+    environment: Mapping[str, str] = os.environ,
+    *,
+    as_client: bool = False,
+) -> Config:
     """Read the config file, or the defaults where there is none at the default path.
 
     ``NATS_URL``, ``NATS_CREDS``, ``NATS_CA``, ``NATS_CERT`` and ``NATS_KEY`` override keys of
-    ``[broker]``, the last three only where a URL is set. Raises ConfigError if
-    the file is missing, or as :func:`parse` does.
+    ``[broker]``, the last three only where a URL is set. ``as_client``: a URL also takes the place
+    of ``peers``, the cluster that this host is part of. Raises ConfigError if the file is missing,
+    or as :func:`parse` does.
     """
     source = path or DEFAULT_PATH
     if path is None and not source.exists():
@@ -52,7 +58,9 @@ def load(path: Path | None = None, environment: Mapping[str, str] = os.environ) 
     given = {name for name in _VARIABLES if name in environment}
     if not (environment.get("NATS_URL") or config.broker.url):
         given -= _OF_YOUR_OWN
-    own = {_VARIABLES[name]: environment[name] for name in given}
+    own: dict[str, Any] = {_VARIABLES[name]: environment[name] for name in given}
+    if as_client and own.get("url"):
+        own["peers"] = ()
     try:
         broker = type(config.broker)(**{**msgspec.structs.asdict(config.broker), **own})
     except ValueError as error:
