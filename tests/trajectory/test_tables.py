@@ -1,12 +1,14 @@
 """The files open in pandas, by themselves and through the frames, and are linked by cause."""
 
 import io
+import tempfile
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from tests.small_disk import fill, small_disk
 from torchloom_core.capabilities.alert import Alert
 from torchloom_core.checkpoints.storage import storage_at
 from torchloom_core.config.schema import Config, Costs
@@ -196,6 +198,16 @@ def test_tables_that_cannot_be_written_are_one_line(tmp_path: Path) -> None:
         list(export(tmp_path, str(tmp_path / "file" / "out")))
     with pytest.raises(StateError, match="nothing://a/b: Protocol not known"):
         list(export(tmp_path, "nothing://a/b"))
+
+
+@pytest.mark.integration
+def test_a_full_folder_for_drafts_is_named(tmp_path: Path, monkeypatch) -> None:
+    write_two_epochs(tmp_path)
+    with small_disk(tmp_path / "tmp", 1) as folder:
+        fill(folder / "full")
+        monkeypatch.setattr(tempfile, "tempdir", str(folder))
+        with pytest.raises(StateError, match=r"/tmp: cannot be written: .*; set TMPDIR to"):
+            list(export(tmp_path, str(tmp_path / "out")))
 
 
 def test_exits_and_notes_have_the_ids_of_their_faults() -> None:

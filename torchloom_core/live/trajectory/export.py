@@ -96,15 +96,23 @@ def _write_events(record: EpochRecord, part: Path, draft: Path) -> None:
 
 def _write(draft: Path, schema: Any, tables: Iterator[Any]) -> None:
     names = [field.name for field in schema]
-    with pq.ParquetWriter(
-        draft,
-        schema,
-        compression="zstd",
-        use_dictionary=[name for name in names if name not in ("value", "body")],
-        use_byte_stream_split=["value"] if "value" in names else False,
-    ) as parquet:
-        for table in tables:
-            parquet.write_table(table)
+    try:
+        with pq.ParquetWriter(
+            draft,
+            schema,
+            compression="zstd",
+            use_dictionary=[name for name in names if name not in ("value", "body")],
+            use_byte_stream_split=["value"] if "value" in names else False,
+        ) as parquet:
+            for table in tables:
+                parquet.write_table(table)
+    except OSError as error:
+        if error.filename:
+            raise
+        place, why = draft.parent.parent, error.strerror or error
+        raise StateError(
+            f"{place}: cannot be written: {why}; set TMPDIR to a folder with room"
+        ) from None
 
 
 def _put(storage: Storage, name: str, source: Path) -> tuple[str, int]:
