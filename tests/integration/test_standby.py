@@ -10,6 +10,7 @@ import pytest
 from tests.deadlines import DEADLINE_S
 from tests.integration.conftest import until
 from tests.nats_servers import nats_server
+from tests.small_disk import fill, small_disk
 from torchloom_core.live.trajectory.layout import run_folder
 from torchloom_core.live.trajectory.reader import read_epochs
 from torchloom_core.wire import subjects
@@ -25,11 +26,15 @@ def start_standby(tmp_path, start_run):
     with nats_server(tmp_path / "nats") as (_, address):
         URL[:] = [f"nats://{address}"]
 
+        def make():
+            return start_run(f"[broker]\nurl = '{URL[0]}'\n[weaver]\nstate_dir = 'state'\n")
+
         def start():
-            run = start_run(f"[broker]\nurl = '{URL[0]}'\n[weaver]\nstate_dir = 'state'\n")
+            run = make()
             run.start_standby()
             return run
 
+        start.make = make
         yield start
 
 
@@ -87,6 +92,26 @@ def test_standbys_replace_a_killed_and_a_frozen_leader_with_its_commands_and_its
     *earlier, _ = read_epochs(run_folder(last.state, "live"))
     assert [record.meta.epoch for record in earlier] == epochs
     assert all(any(line.kind == "recovered" for line in record.lines()) for record in earlier)
+
+
+@pytest.mark.long
+def test_a_standby_on_a_full_disk_leaves_the_run_to_others_until_it_has_room(start_standby):
+    first = start_standby()
+    _, epoch = leader_of([first], 0)
+    assert "no Weaver has led it before" in first.weaver.errors.read_text()
+    run = start_standby.make()
+    with small_disk(run.state, 8):
+        run.start_standby()
+        until(lambda: ask("status")["standbys"])
+        full = fill(run.state / "full")
+        first.kill_weaver()
+        until(lambda: "going on standing by" in run.weaver.errors.read_text())
+        first.start_standby()
+        _, epoch = leader_of([first], epoch)
+        full.unlink()
+        first.kill_weaver()
+        leader_of([run], epoch)
+        run.kill_weaver()
 
 
 def test_a_standby_needs_a_server_that_outlives_the_leader(start_run):
