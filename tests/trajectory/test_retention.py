@@ -167,7 +167,8 @@ def test_damaged_sealed_and_thinned_files_keep_no_others_from_being_thinned(tmp_
     for epoch in (1, 2, 3):
         record(tmp_path, hours=2.0, epoch=epoch).close()
     sealed = part_paths(epoch_folder(tmp_path, 1), "telemetry")[0].with_suffix(".parquet")
-    thinned = epoch_folder(tmp_path, 2) / "thinned-000001-000001.parquet"
+    thinned = epoch_folder(tmp_path, 2) / "thinned-000001-000002.parquet"
+    behind = part_paths(epoch_folder(tmp_path, 2), "telemetry")[:2]
     part_paths(epoch_folder(tmp_path, 1), "telemetry")[0].unlink()
     for path in (sealed, thinned):
         path.write_bytes(b"PAR1 cut off")
@@ -176,6 +177,7 @@ def test_damaged_sealed_and_thinned_files_keep_no_others_from_being_thinned(tmp_
     usage(tmp_path)
     assert sealed.exists()
     assert thinned.exists()
+    assert all(part.exists() for part in behind)  # it stands for them by its name alone
     assert f"{sealed}: damaged" in caplog.text
     assert f"{thinned}: damaged" in caplog.text
     left = [len(raw_parts(epoch_folder(tmp_path, epoch))) for epoch in (1, 2, 3)]

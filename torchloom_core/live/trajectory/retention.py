@@ -164,15 +164,15 @@ def locked(root: Path) -> Iterator[None]:
 
 def _finish(folder: Path) -> None:
     """Delete the files that a thinned file stands for, and drafts of a killed pass."""
-    kept = thinned.thinned_files(folder)
     for draft in folder.glob("thinned-*.new"):
         draft.unlink(missing_ok=True)
-    for path in folder.glob("thinned-*.parquet"):
-        if all(path != file.path for file in kept):
-            path.unlink(missing_ok=True)
-    raw = {part.stem for part in thinned.raw_parts(folder)}
+    kept = [file for file, _ in thinned.readable(folder)]  # a damaged one stands for nothing
+    for file in thinned.all_thinned(folder):
+        if any(one.path != file.path and one.covers(file.first, file.last) for one in kept):
+            file.path.unlink(missing_ok=True)
     for part in folder.glob("telemetry-*"):
-        if part.name.partition(".")[0] not in raw:
+        number = thinned.part_number(part)
+        if any(file.covers(number, number) for file in kept):
             part.unlink(missing_ok=True)
 
 

@@ -86,16 +86,21 @@ def thinned_files(folder: Path) -> list[ThinnedFile]:
 
     A larger one exists beside them if the process that merged them was killed.
     """
-    found = [
-        ThinnedFile(int(match[1]), int(match[2]), path)
-        for path in folder.glob("thinned-*.parquet")
-        if (match := _NAME.fullmatch(path.name))
-    ]
+    found = all_thinned(folder)
     return sorted(
         file
         for file in found
         if not any(one is not file and one.covers(file.first, file.last) for one in found)
     )
+
+
+def all_thinned(folder: Path) -> list[ThinnedFile]:
+    """Return the thinned files of an epoch, those that a larger one covers included."""
+    return [
+        ThinnedFile(int(match[1]), int(match[2]), path)
+        for path in folder.glob("thinned-*.parquet")
+        if (match := _NAME.fullmatch(path.name))
+    ]
 
 
 def part_number(path: Path) -> int:
