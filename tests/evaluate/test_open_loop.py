@@ -40,6 +40,7 @@ from torchloom_core.lab.trace.recorded.recorded import (
 from torchloom_core.live.dispatch.policy_guard import RecordedGuard
 from torchloom_core.live.kernel.kernel import Kernel
 from torchloom_core.live.trajectory.writer import TrajectoryWriter
+from torchloom_core.wire.codec import encode_telemetry
 from torchloom_core.wire.decisions import Verdict
 from torchloom_core.wire.events import Recovered, Tick
 from torchloom_core.wire.messages import Telemetry
@@ -88,7 +89,7 @@ def live(folder, config, **of_b):
         outputs = kernel.step(message, now_ns)
         shown += [output for output in outputs if isinstance(output, Verdict)]
         if isinstance(message, Telemetry):
-            writer.telemetry(message, now_ns)
+            writer.telemetry(encode_telemetry(message), now_ns)
         else:
             writer.event(message, now_ns, outputs)
         now_ns += isinstance(message, Tick) * SECOND_NS

@@ -126,6 +126,7 @@ def test_certificates_are_made_and_renewed_by_the_command_line(tmp_path):
     assert (tmp_path / "tls/n1/certificate.pem").read_text() != before
     assert torchloom("tls", "init", "n3")[1:] == (
         "",
-        "torchloom: tls: has a CA: need another folder, or `torchloom tls renew`\n",
+        "torchloom: tls: has a CA: need another folder, or `torchloom tls renew`; if "
+        "`torchloom tls init` was cut short, delete the folder and repeat it\n",
     )
     assert "need the name or address of at least one host" in torchloom("tls", "init")[2]
