@@ -1,18 +1,21 @@
 """Three hosts, each with an embedded server, and one Weaver: any host may be lost."""
 
+import asyncio
 import contextlib
 import json
 import os
 import shutil
 import signal
+import ssl
 import subprocess
 import sys
 from urllib.request import urlopen
 
+import nats
 import pytest
 
 from tests.certificates import issued
-from tests.integration.conftest import until
+from tests.integration.conftest import ANSWER_S, until
 from tests.nats_servers import free_ports
 
 pytestmark = pytest.mark.integration
@@ -79,7 +82,7 @@ def hosts(start_run, tmp_path):
 
 
 @pytest.mark.long
-def test_a_run_survives_the_loss_of_the_host_that_leads_its_streams(hosts):
+def test_a_run_survives_the_loss_of_the_host_that_leads_its_streams(hosts, tmp_path):
     run, others = hosts
     refused = run.torchloom("weaver")
     assert refused.returncode == 3
@@ -99,9 +102,14 @@ def test_a_run_survives_the_loss_of_the_host_that_leads_its_streams(hosts):
     creds = run.torchloom("credentials", "create", "bob", "--out", str(run.state / "bob.creds"))
     assert creds.returncode == 0, creds.stderr
     assert run.torchloom("credentials", "revoke", "bob").returncode == 0
-    refused = run.torchloom("status", "--creds", str(run.state / "bob.creds"))
+    bob = "status", "--creds", str(run.state / "bob.creds")
+    refused = until(lambda: (answer := run.torchloom(*bob)).returncode and answer)
     assert "need credentials the server accepts" in refused.stderr
     assert refused.stderr.count("\n") == 1
+    places = [record_of(host.state)["port"] for host in others]
+    ca = next(tmp_path.rglob("ca.pem"))
+    until(lambda: not any(admits(port, ca, run.state / "bob.creds") for port in places))
+    assert all(admits(port, ca, keys / "operator.creds") for port in places)
 
     streams = streams_of(run.state)
     assert {(name, count) for name, _, count in streams} >= {("TL_REPORT_live", 3)}
@@ -116,6 +124,26 @@ def test_a_run_survives_the_loss_of_the_host_that_leads_its_streams(hosts):
     until(lambda: run.torchloom("knob", "set", "x", "3", "--yes").returncode == 0)
     until(lambda: [row["value"] for row in trainer.journal("set")] == [2, 3])
     assert run.weaver.poll() is None
+
+
+def admits(port, ca, creds):
+    """Return whether a server accepts credentials."""
+
+    async def connect():
+        context = ssl.create_default_context(cafile=ca)
+        client = await nats.connect(
+            f"tls://127.0.0.1:{port}",
+            tls=context,
+            user_credentials=str(creds),
+            allow_reconnect=False,
+        )
+        await client.close()
+
+    try:
+        asyncio.run(asyncio.wait_for(connect(), ANSWER_S))
+    except (nats.errors.Error, ConnectionError, TimeoutError):
+        return False
+    return True
 
 
 def streams_of(state):

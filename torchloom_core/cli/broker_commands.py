@@ -40,7 +40,7 @@ def keys(*, config: ConfigPath = None) -> None:
 def run(*, config: ConfigPath = None) -> None:
     """Run this host's nats-server of `[broker] peers`, where no Weaver does, until SIGTERM.
 
-    The server is restarted if it ends, and loads a renewed certificate.
+    The server is restarted if it ends, loads a renewed certificate, and refuses what is revoked.
     """
     settings = load(config)
     if not settings.broker.peers:
@@ -49,14 +49,17 @@ def run(*, config: ConfigPath = None) -> None:
     from torchloom_core.live.transport.broker import EmbeddedBroker
 
     state_dir = Path(settings.weaver.state_dir)
-    asyncio.run(_run(EmbeddedBroker(state_dir, settings.run.name, settings.broker)))
+    broker = EmbeddedBroker(state_dir, settings.run.name, settings.broker)
+    asyncio.run(_run(settings.run.name, broker))
 
 
-async def _run(broker: "EmbeddedBroker") -> None:
+async def _run(run: str, broker: "EmbeddedBroker") -> None:
+    from torchloom_core.live.weaver.access_sharing import follow_access
+
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     await broker.start()
     announce(f"nats-server of {broker.shared_url} is ready on {broker.url}")
-    await first_done(broker.supervise(), stop.wait())
+    await first_done(broker.supervise(), follow_access(run, broker), stop.wait())
     await broker.stop()

@@ -1,17 +1,21 @@
 """Share who has access between the hosts whose embedded brokers form a cluster.
 
-Each server has a list of its own of what is revoked. The Weaver of each host, leader or standby,
-merges its list with that in the run's bucket, and both with each other's. What workers were granted
-is stored by the leader alone, which grants it, and read by the standbys.
+Each server has a list of its own of what is revoked. The Weaver of each host, leader or standby, or
+``torchloom broker run`` where there is none, merges its list with that in the run's bucket. What
+workers were granted is stored by the leader alone, which grants it, and read by the standbys.
 """
 
 import asyncio
 import logging
+from typing import NoReturn
 
 import msgspec
 
 from torchloom_core.floor.errors import BrokerError, StateError
+from torchloom_core.floor.plain_text import RateLimitedLog
 from torchloom_core.live.transport.broker import EmbeddedBroker
+from torchloom_core.live.transport.connection import Connection
+from torchloom_core.live.transport.jetstream import JetStream
 from torchloom_core.live.transport.lease import Lease
 from torchloom_core.live.transport.security.grants import MOST_GRANTS, Grant, Grants
 from torchloom_core.live.transport.security.register import Shared
@@ -60,6 +64,32 @@ class AccessSharing:
                 await self._grants.read()
             elif self._lease.is_sure:
                 await self._grants.write()
+
+
+async def follow_access(run: str, broker: EmbeddedBroker) -> NoReturn:
+    """Merge the lists of a host without a Weaver every second, until cancelled."""
+    limited_log = RateLimitedLog(_log)
+    while True:
+        try:
+            link = await Connection.open(
+                broker.urls_from_here,
+                creds=broker.credentials.weaver_creds,
+                tls=broker.tls,
+                name=f"torchloom-broker-{run}",
+                inbox_prefix="_INBOX",
+                in_order=True,
+            )
+            try:
+                state = StateBucket(link, run, JetStream(link, run, broker.servers))
+                await state.make()
+                while True:
+                    await merge_access(state, broker)
+                    await asyncio.sleep(_EVERY_S)
+            finally:
+                await link.close()
+        except (BrokerError, StateError) as error:
+            limited_log.add("", f"who has access is not shared with the other hosts: {error}")
+            await asyncio.sleep(_EVERY_S)
 
 
 async def merge_access(state: StateBucket, broker: EmbeddedBroker) -> None:
