@@ -93,6 +93,18 @@ def test_a_header_that_stands_twice_names_nobody(settings):
     assert "one header" in ProxySignOn(settings).person(Headers(raw=raw))
 
 
+def test_no_one_gets_the_role_of_a_group_by_a_second_header_or_by_the_groups_name(settings):
+    sign_on = ProxySignOn(settings)
+    user, name = settings.user_header.lower().encode(), settings.groups_header.lower().encode()
+    secret = (settings.secret_header.lower().encode(), SECRET.encode())
+    twice = [secret, (user, b"eve"), (name, b"ml"), (name, b"others")]
+    assert sign_on.person(Headers(raw=twice)).role == "viewer"
+    assert "with a name" in sign_on.person(Headers(raw=[secret, (user, b"@ml")]))
+    assert (
+        sign_on.person(Headers(raw=[secret, (user, b"eve"), (name, b"a, ml")])).role == "operator"
+    )
+
+
 def test_who_has_no_role_is_refused_by_name(settings):
     few = msgspec.structs.replace(settings, viewers=())
     headers = Headers({"x-torchloom-secret": SECRET, "x-forwarded-user": "eve"})

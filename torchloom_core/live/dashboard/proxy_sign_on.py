@@ -55,9 +55,9 @@ class ProxySignOn:
             return "the dashboard is reached through its proxy, which signs people on"
         user = _only(headers, settings.user_header)
         name = _NOT_IN_NAMES.sub("-", user)[:_LONGEST_NAME]
-        if not name.strip("-"):
+        if not name.strip("-") or user.startswith(_GROUP):
             return f"need one header {settings.user_header} with a name"
-        groups = headers.get(settings.groups_header, "")[:_LONGEST_HEADER].split(",")
+        groups = _only(headers, settings.groups_header).split(",")
         known = {user, _EVERYONE, *(f"{_GROUP}{group.strip()}" for group in groups)}
         role = self._role(known)
         if role is None:
