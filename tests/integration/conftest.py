@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 import nats
+import nats.errors
 import psutil
 import pytest
 
@@ -22,7 +23,9 @@ from torchloom_core.live.trajectory.layout import run_folder
 from torchloom_core.live.trajectory.reader import read_epochs
 from torchloom_core.live.transport.ports import lasting_port
 from torchloom_core.wire import subjects
+from torchloom_core.wire.access import READS
 
+_TRIES = 3
 ANSWER_S = DEADLINE_S / 10  # repeated, as a kill may lose the answer
 LOG_CHARS = 2000
 HERE = Path(__file__).parent
@@ -188,11 +191,16 @@ class Run:
     # --- a person ---
 
     def ask(self, verb, body=None):
-        """Send a plain NATS request with a person's credentials, as ``nats req`` does."""
+        """Send a plain NATS request with a person's credentials, as ``nats req`` does.
+
+        One that reads or has an id is repeated: a restart of the server may lose the answer.
+        """
         data = json.dumps(body).encode() if body is not None else b""
-        return json.loads(
-            asyncio.run(self._ask(subjects.control(self.name, "operator", verb), data))
-        )
+        to = subjects.control(self.name, "operator", verb)
+        for _ in range(_TRIES - 1 if verb in READS or "id" in (body or {}) else 0):
+            with contextlib.suppress(nats.errors.TimeoutError):
+                return json.loads(asyncio.run(self._ask(to, data)))
+        return json.loads(asyncio.run(self._ask(to, data)))
 
     async def _ask(self, subject, data):
         async with self.client() as client:

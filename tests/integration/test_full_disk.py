@@ -46,7 +46,7 @@ def test_with_a_full_disk_the_weaver_continues_and_records_again_once_there_is_s
     until(lambda: not run.ask("status")["recording"])
     resumed = run.torchloom("actions", "resume")  # asks twice: the nats-server may restart now
     assert resumed.returncode == 0, resumed.stderr
-    assert run.ask("knob.set", {"knob": "x", "value": 2.0})["ok"]
+    assert run.ask("knob.set", {"knob": "x", "value": 2.0, "id": "again"})["ok"]
     until(lambda: run.worker("g0-0")["knobs"]["x"] == 2.0)
     assert run.weaver.poll() is None
     log = run.weaver.errors.read_text()
