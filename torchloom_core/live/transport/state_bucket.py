@@ -1,6 +1,5 @@
 """The run's key-value bucket: the Weaver's state for its successor, and the epoch."""
 
-import asyncio
 import logging
 import re
 import time
@@ -8,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
 
+import nats.errors
 import nats.js.errors
 from nats.aio.msg import Msg
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy, KeyValueConfig, StorageType
@@ -47,8 +47,11 @@ _MARKS = {"KV-Operation", "Nats-Marker-Reason"}
 
 _READ_S = 10.0
 """How long the server keeps the consumer of a reader that was cut off."""
-_BEHIND_S = 0.05
-"""A reader waits so long for a server that has not stored all entries yet."""
+
+
+class _BehindError(nats.errors.Error):  # type: ignore[misc]  # nats-py has no types
+    def __str__(self) -> str:
+        return "the server has not stored all entries yet"
 
 
 class StateBucket:
@@ -225,12 +228,10 @@ class StateBucket:
         place = await self._bucket.put(READ_KEY, b"")
         mark = self._subject(READ_KEY)
         filters = [self._subject(keys), mark] if keys != ">" else [self._subject(keys)]
-        while True:
-            found = await self._on_a_server(filters, headers_only)
-            marks = [one for one in found if one.subject == mark]
-            if marks and marks[0].metadata.sequence.stream >= place:
-                return [one for one in found if one.subject != mark]
-            await asyncio.sleep(_BEHIND_S)
+        found = await self._on_a_server(filters, headers_only)
+        if not any(one.subject == mark and one.metadata.sequence.stream >= place for one in found):
+            raise _BehindError  # tried again, perhaps on another one
+        return [one for one in found if one.subject != mark]
 
     async def _on_a_server(self, filters: list[str], headers_only: bool) -> list[Msg]:
         """Return the newest message of each subject, as one server of the bucket has them.
