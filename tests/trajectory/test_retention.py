@@ -167,6 +167,7 @@ def test_damaged_sealed_and_thinned_files_keep_no_others_from_being_thinned(tmp_
     for epoch in (1, 2, 3):
         record(tmp_path, hours=2.0, epoch=epoch).close()
     sealed = part_paths(epoch_folder(tmp_path, 1), "telemetry")[0].with_suffix(".parquet")
+    (epoch_folder(tmp_path, 3) / "telemetry-of-mine.txt").touch()
     thinned = epoch_folder(tmp_path, 2) / "thinned-000001-000002.parquet"
     behind = part_paths(epoch_folder(tmp_path, 2), "telemetry")[:2]
     part_paths(epoch_folder(tmp_path, 1), "telemetry")[0].unlink()

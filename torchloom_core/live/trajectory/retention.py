@@ -171,8 +171,9 @@ def _finish(folder: Path) -> None:
         if any(one.path != file.path and one.covers(file.first, file.last) for one in kept):
             file.path.unlink(missing_ok=True)
     for part in folder.glob("telemetry-*"):
-        number = thinned.part_number(part)
-        if any(file.covers(number, number) for file in kept):
+        number = part.name.partition("-")[2].partition(".")[0]
+        covered = (file.covers(int(number), int(number)) for file in kept)
+        if number.isdecimal() and any(covered):
             part.unlink(missing_ok=True)
 
 
