@@ -116,9 +116,7 @@ class Live(RunState):
         self.take_output(kind, msg.data, time.time())
         self._knobs_due |= kind in _OF_KNOBS
 
-    def _receive(
-        self, message: Telemetry | WorkerEvent | Ack | LighthouseView, _: int, __: bytes
-    ) -> bool:
+    def _receive(self, message: Telemetry | WorkerEvent | Ack | LighthouseView, *_: object) -> bool:
         self.take_input(message, time.time())
         self._knobs_due |= isinstance(message, Hello)
         return True
