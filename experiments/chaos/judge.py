@@ -217,12 +217,13 @@ def _look_at_commands(
         findings.blame({"doubled": carried_out_twice(kept.copies)})
     away = [span._replace(end=span.end + BACK_S) for span in kept.away]
     findings.blame(commands.faults(recorded, requests, away + recorded.backlogs))
-    cut_short = {row["name"] for row in timeline if row["event"] == "end" and row.get("struck")}
-    journals = [
-        (row, record.rows(folder / f"{row['name']}.journal"), row["name"] in cut_short)
-        for row in timeline
-        if row["event"] == "start" and row["what"] == "trainer"
-    ]
+    killed = {row["name"] for row in timeline if row["event"] == "end" and row.get("struck")}
+    journals = []
+    for row in timeline:
+        if row["event"] == "start" and row["what"] == "trainer":
+            journal = record.rows(folder / f"{row['name']}.journal")
+            cut_short = row["name"] in killed or _muted(row["name"], journal, timeline)
+            journals.append((row, journal, cut_short))
     findings.blame(commands.operation_faults(recorded, journals))
     findings.counts["commands"] = len(recorded.ends)
     findings.counts["grants"] = len(recorded.granted)
@@ -233,6 +234,20 @@ def _look_at_commands(
     answers = [row for row in requests if row["event"] == "request"]
     findings.counts["requests"] = len(answers)
     findings.counts["requests unanswered"] = sum(not row["answered"] for row in answers)
+
+
+def _muted(name: str, journal: Sequence[Row], timeline: Sequence[Row]) -> bool:
+    """Return whether a trainer's sidecar was killed after the trainer had left by a drain.
+
+    The trainer has handed over its last reports by then, and starts no other sidecar.
+    """
+    left = [row["t"] for row in journal if row["event"] == "drain"]
+    return bool(left) and any(
+        row["event"] == "strike"
+        and (row["target"], row["kind"], row["name"]) == ("sidecar", "kill", name)
+        and row["t"] > left[-1]
+        for row in timeline
+    )
 
 
 # --- the processes -------------------------------------------------------------------------
