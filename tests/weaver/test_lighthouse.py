@@ -226,3 +226,52 @@ async def test_an_unrecorded_lighthouse_is_named_and_the_record_retained(lightho
     finally:
         started.kill()
         await started.wait()
+
+
+class OtherHost:
+    """A run whose lighthouse was on another host, which is gone."""
+
+    def __init__(self, folder, third=""):
+        self._folder = folder
+        self._third = third
+        self.before = None
+
+    async def elsewhere(self, _):
+        return "http://gone:1"
+
+    async def is_gone(self, _):
+        return not self.before
+
+    async def take(self, url, _, *, instead_of):
+        files = [file.name for file in (self._folder / "lighthouse").iterdir()]
+        self.before = url, instead_of, files
+        return self._third
+
+
+@pytest.mark.parametrize("third", ["", "http://third:1"])
+async def test_a_lighthouse_that_replaces_another_hosts_is_declared_before_it_serves(
+    tmp_path, third
+):
+    """Killed in between, the next Weaver here would go back to the quorum of the old state."""
+    place = OtherHost(tmp_path, third)
+    (tmp_path / "lighthouse").mkdir()
+    (tmp_path / "lighthouse" / "state.json").write_text("{}")
+    settings = parse(TABLE.format(0, 5.0)).lighthouse
+    process = lighthouse_process.LighthouseProcess(tmp_path, "live", settings)
+    await process.start("nats://127.0.0.1:9", None, tuple, place)
+    supervising = asyncio.create_task(process.supervise())
+    try:
+        await eventually(lambda: place.before and process.url != "http://gone:1")
+        url, gone, files = place.before
+        assert (gone, files) == ("http://gone:1", [])
+        record = tmp_path / "lighthouse" / "lighthouse.json"
+        if third:
+            assert process.url == third
+            assert not record.exists()
+        else:
+            await eventually(record.exists)
+            assert process.url == url
+    finally:
+        supervising.cancel()
+        await asyncio.gather(supervising, return_exceptions=True)
+        await process.stop_unless_needed()

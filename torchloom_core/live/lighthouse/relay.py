@@ -23,7 +23,9 @@ from torchloom_core.live.lighthouse.front import copy_both_ways, listeners
 _log = logging.getLogger(__name__)
 
 _LOOK_S = 1.5
-_MISSED = 2
+_MISSED_TO_GO_BACK = 10
+"""Looks in a row, each of about 1.5 s: a lighthouse that was replaced is ended by then."""
+
 _REST_S = 0.2
 
 
@@ -38,14 +40,16 @@ class Choice:
     def is_changed_by(self, answers: Mapping[Address, int | None]) -> bool:
         """Take one look at all; return whether another one serves now.
 
-        One that does not answer once stays chosen, and also if no other answers.
+        One that does not answer stays chosen until another one began later. One that began earlier
+        is chosen only after many looks: its last quorum may have had the same members, which
+        connected anew under the one that is gone, and would take that quorum's id for a new one.
         """
         serving = {place: since for place, since in answers.items() if since is not None}
         self._missed = 0 if self.place in serving else self._missed + 1
         newest = max(serving, key=lambda place: serving[place], default=None)
         if newest is None or newest == self.place:
             return False
-        if serving[newest] <= self._since_ns and self._missed < _MISSED:
+        if serving[newest] <= self._since_ns and self._missed < _MISSED_TO_GO_BACK:
             return False
         self.place, self._since_ns, self._missed = newest, serving[newest], 0
         return True

@@ -12,9 +12,8 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -68,8 +67,8 @@ class LighthouseProcess:
         self._run = run
         self._settings = settings
         self._record: _Record | None = None
-        self._broker_tls = NO_TLS
-        self._start: Callable[[], Awaitable[None]] | None = None
+        self._broker: tuple[str, Path | None, TlsFiles] = "", None, NO_TLS
+        self._expected: Callable[[], Iterable[str]] = tuple
         self._place: LighthousePlace | None = None
         self._elsewhere = ""
 
@@ -80,10 +79,12 @@ class LighthouseProcess:
 
     @property
     def _own_url(self) -> str:
+        return self._url_at(self._record.port if self._record else self._settings.port)
+
+    def _url_at(self, port: int) -> str:
         host = self._settings.host
         if host in ("0.0.0.0", "::"):
             host = socket.gethostname()
-        port = self._record.port if self._record else self._settings.port
         scheme = "https" if self._settings.certificate else "http"
         return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
@@ -99,15 +100,14 @@ class LighthouseProcess:
 
         One on another host is adopted, too, until it answers no more.
         """
-        self._broker_tls = tls
+        self._broker, self._expected = (url, creds, tls), expected
         if find_spec("grpc") is None:
             raise LighthouseError('lighthouse: pip install "torchloom[lighthouse]"')
         private_folder(self._folder)
-        self._start = partial(self._adopt_or_launch, url, creds, expected)
         self._place = place
         self._elsewhere = await place.elsewhere(self._folder)
         if not self._elsewhere:
-            await self._start()
+            await self._adopt_or_launch()
             await place.declare(self._own_url, self._folder)
 
     async def retire(self, place: LighthousePlace) -> NoReturn:
@@ -125,38 +125,50 @@ class LighthouseProcess:
                 _log.warning("the lighthouse of this host: %s", error)
 
     async def _replace(self, place: LighthousePlace) -> None:
-        """Start a lighthouse here in place of one on another host, without an old state."""
+        """Start a lighthouse here in place of one on another host, without an old state.
+
+        It is declared first: groups may use it as soon as it runs, and a later leader must not go
+        back to the state of the one before, whose last quorum's id is used up then.
+        """
         last = read_record(self._record_path, _Record)
         if last is not None:
             await asyncio.to_thread(end, last.pid, str(self._state), _STOP_S)
         for path in (self._state, self._state.with_name(f"{self._state.name}.last")):
             path.unlink(missing_ok=True)
-        assert self._start is not None
-        await self._start()
-        await place.declare(self._own_url, self._folder)
-        _log.warning("the lighthouse at %s is gone: started %s", self._elsewhere, self._own_url)
-        self._elsewhere = ""
+        gone, port = self._elsewhere, self._port(last, runs=False)
+        self._elsewhere = await place.take(self._url_at(port), self._folder, instead_of=gone)
+        if self._elsewhere:
+            return
+        self._record = None
+        await self._launch(port, last)
+        _log.warning("the lighthouse at %s is gone: started %s", gone, self._own_url)
 
-    async def _adopt_or_launch(
-        self, url: str, creds: Path | None, expected: Callable[[], Iterable[str]]
-    ) -> None:
+    async def _adopt_or_launch(self) -> None:
         last = read_record(self._record_path, _Record) or self._record
         runs = last is not None and is_running(last.pid, str(self._state))
-        host = self._settings.host
-        port = self._settings.port or (last.port if last else 0)
-        if not port or not (self._settings.port or runs or self._record or is_free(host, port)):
-            port = lasting_port(host)
-        command = self._command(port, url, creds)
+        port = self._port(last, runs=runs)
         if last and runs:
-            if last.command == tuple(command):
+            if last.command == tuple(self._command(port)):
                 self._record = last
                 return
             _log.warning("lighthouse (pid %d) has another config: restarting it", last.pid)
             await asyncio.to_thread(end, last.pid, str(self._state), _STOP_S)
+        await self._launch(port, last)
+
+    def _port(self, last: _Record | None, *, runs: bool) -> int:
+        host = self._settings.host
+        port = self._settings.port or (last.port if last else 0)
+        if port and (self._settings.port or runs or self._record or is_free(host, port)):
+            return port
+        return lasting_port(host)
+
+    async def _launch(self, port: int, last: _Record | None) -> None:
+        command = self._command(port)
         # The names come from workers: those unfit for a command line are left out.
-        wait_for = [f"--expect={name}" for name in sorted(expected()) if _PLAIN.fullmatch(name)]
+        expected = sorted(self._expected())
+        wait_for = [f"--expect={name}" for name in expected if _PLAIN.fullmatch(name)]
         log = self._folder / "lighthouse.log"
-        own = {LOGIN: login_of(url)}
+        own = {LOGIN: login_of(self._broker[0])}
         pid = start_detached([*command, *wait_for], log, {**os.environ, **own})
         before = self._record
         self._record = _Record(pid=pid, port=port, command=tuple(command))
@@ -176,24 +188,25 @@ class LighthouseProcess:
         """Restart it at the same address whenever it ends. Runs until cancelled."""
         while True:
             await asyncio.sleep(_WATCH_S)
-            record = self._record
-            if self._place is not None and self._elsewhere:
+            record, gone = self._record, self._elsewhere
+            if self._place is not None and gone:
                 try:
-                    if await self._place.is_gone(self._elsewhere):
+                    if await self._place.is_gone(gone):
                         await self._replace(self._place)
                 except (BrokerError, LighthouseError, StateError, OSError) as error:
-                    _log.warning("the lighthouse at %s is gone: %s", self._elsewhere, error)
+                    _log.warning("the lighthouse at %s is gone: %s", gone, error)
                     await asyncio.sleep(_RETRY_S)
                 continue
-            if not record or not self._start or is_running(record.pid, str(self._state)):
+            if record and is_running(record.pid, str(self._state)):
                 continue
+            which = f"(pid {record.pid}) ended" if record else "of this host does not run"
             try:
-                await self._start()
+                await self._adopt_or_launch()
             except (LighthouseError, StateError, OSError, RuntimeError, ValueError) as error:
-                _log.warning("the lighthouse (pid %d) ended: %s", record.pid, error)
+                _log.warning("the lighthouse %s: %s", which, error)
                 await asyncio.sleep(_RETRY_S)
             else:
-                _log.warning("the lighthouse (pid %d) ended and was restarted", record.pid)
+                _log.warning("the lighthouse %s and was restarted", which)
 
     async def stop_unless_needed(self) -> None:
         """End this host's unless replica groups use it, also one that serves another Weaver.
@@ -213,8 +226,8 @@ class LighthouseProcess:
                 os.kill(pid, signal.SIGUSR1)
             await asyncio.sleep(_ASK_S)
 
-    def _command(self, port: int, url: str, creds: Path | None) -> list[str]:
-        settings = self._settings
+    def _command(self, port: int) -> list[str]:
+        settings, (url, creds, broker_tls) = self._settings, self._broker
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         status = f"127.0.0.1:{settings.status_port}" if settings.status_port else ""
         command = [sys.executable, "-m", "torchloom_core.cli", "lighthouse"]
@@ -223,7 +236,7 @@ class LighthouseProcess:
         for name in ("join_timeout", "heartbeat_timeout", "quorum_tick"):
             command += [f"--{name}_ms", str(max(1, round(getattr(settings, f"{name}_s") * 1000)))]
         command += ["--run", self._run, "--state", str(self._state), "--url", shown(url)]
-        for option, files in (("", settings.tls), ("url-", self._broker_tls)):
+        for option, files in (("", settings.tls), ("url-", broker_tls)):
             for name in ("certificate", "key", "ca"):
                 path = getattr(files, name)
                 command += [f"--{option}{name}", str(Path(path).absolute())] if path else []
