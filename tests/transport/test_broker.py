@@ -13,6 +13,7 @@ import socket
 import stat
 import subprocess
 import sys
+from pathlib import Path
 
 import msgspec
 import psutil
@@ -413,6 +414,19 @@ def test_a_zombie_process_has_ended():
         # Its memory goes first, and its command line with it; it is a zombie a moment later.
         until(lambda: psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
         parent.stdin.close()
+
+
+def test_a_process_of_lowest_priority_leaves_the_processors_to_other_sessions(tmp_path):
+    """Its nice value alone counts within its own session only, where nothing else runs."""
+    pid = detached_process.start_detached(["/bin/sleep", "1000"], tmp_path / "out")
+    try:
+        detached_process.lower_priority(pid)
+        assert psutil.Process(pid).nice() == 19
+        group = Path(f"/proc/{pid}/autogroup")
+        assert not group.exists() or group.read_text().endswith(" nice 19\n")
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
 
 
 def test_a_process_that_cannot_be_looked_at_for_want_of_files_is_not_taken_for_running(monkeypatch):

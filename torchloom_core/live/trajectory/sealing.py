@@ -8,7 +8,6 @@ the bytes or less. Rows, columns and their order are the same, bit for bit.
 
 import fcntl
 import logging
-import os
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -18,15 +17,17 @@ import pyarrow as pa
 
 from torchloom_core.live.trajectory import sealed
 from torchloom_core.live.trajectory.layout import SEALED
-from torchloom_core.live.transport.detached_process import has_ended, start_detached
+from torchloom_core.live.transport.detached_process import (
+    has_ended,
+    lower_priority,
+    start_detached,
+)
 
 _SMALLEST_BYTES = 1 << 16
 """A smaller part would not be smaller as Parquet."""
 
 _PARTS_AT_ONCE = 1000
 """Bounds a command line."""
-
-_LOWEST_PRIORITY = 19
 
 _log = logging.getLogger(__name__)
 
@@ -56,6 +57,7 @@ class Sealer:
             command = [sys.executable, "-m", __name__, *map(str, parts)]
             try:
                 self._process = start_detached(command, self._output)
+                lower_priority(self._process)
             except OSError as error:
                 _log.warning("parts of %s are not sealed: %s", parts[0].parent, error.strerror)
                 return
@@ -92,7 +94,6 @@ def _lock(file: BinaryIO) -> None:
 
 def main() -> None:
     """Seal the parts that the command line names."""
-    os.nice(_LOWEST_PRIORITY)
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     for part in sys.argv[1:]:
         try:

@@ -17,6 +17,7 @@ from torchloom_core.wire.codec import UNREADABLE
 _T = TypeVar("_T")
 
 _PRIVATE_FILE = 0o600
+_LOWEST_PRIORITY = 19
 _POLL_S = 0.01
 _SETTLED_S = 1.0
 
@@ -37,6 +38,20 @@ def start_detached(
         ],
         setsid=True,
     )
+
+
+def lower_priority(pid: int) -> None:
+    """Give a process that leads a session what others leave of the processors and disks.
+
+    Linux shares the processors out among sessions first (autogroup, see sched(7)), and the nice
+    value counts only within one: so the session's own is set as well.
+    """
+    with suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, pid, _LOWEST_PRIORITY)
+    with suppress(OSError):  # without autogroups
+        Path(f"/proc/{pid}/autogroup").write_text(str(_LOWEST_PRIORITY))
+    with suppress(OSError, AttributeError, psutil.Error):
+        psutil.Process(pid).ionice(psutil.IOPRIO_CLASS_IDLE)
 
 
 def is_running(pid: int, argument: str) -> bool:
