@@ -34,7 +34,7 @@ _SECONDS = 6
 _ROUNDS_A_SECOND = 20
 """With 1000 workers 20,000 batches a tick, which is about what one Weaver takes in a second."""
 
-_READ_BYTES = 1 << 15
+_READ_BYTES = 1 << 17
 """nats-py reads this much at once."""
 
 
@@ -129,7 +129,7 @@ class _Stages:
             self._kernel.step(fleet.hello(worker), now_ns)
         self._inlet = Inlet(fleet.RUN, self.clock, self.receive, lambda subject, reason: None)
 
-    def take(self, subject: bytes, data: bytes) -> None:
+    def take(self, subject: bytes, data: bytes | memoryview) -> None:
         """Take a message, as a bus does."""
         self._inlet.take_telemetry(subject.decode(errors="replace"), data)
 

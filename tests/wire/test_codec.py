@@ -213,8 +213,25 @@ def batch(**changes: Any) -> Telemetry:
 )
 def test_arrays_that_do_not_fit_each_other_are_refused(times, metrics, numbers):
     data = codec.encode_telemetry(batch(ts_ns=bytes(times), metrics=metrics, values=bytes(numbers)))
-    with pytest.raises(MessageError, match=r"telemetry of a-0: need values of .* bytes, was"):
-        codec.decode_telemetry(data)
+    for decode in (codec.decode_telemetry, codec.decode_newest):
+        with pytest.raises(MessageError, match=r"telemetry of a-0: need values of .* bytes, was"):
+            decode(data)
+
+
+@given(telemetry)
+def test_the_newest_sample_alone_is_the_last_of_the_batch(sent):
+    data = codec.encode_telemetry(sent)
+    newest = codec.decode_newest(memoryview(data))
+    size = 8 * len(sent.metrics) if sent.ts_ns else 0
+    values = sent.values[len(sent.values) - size :]
+    assert newest == msgspec.structs.replace(sent, ts_ns=sent.ts_ns[-8:], values=values)
+
+
+def test_what_is_no_telemetry_has_no_newest_sample_either():
+    data = codec.encode_telemetry(batch())
+    for damaged in (b"", data[:-1], data + b"\0", codec.encode(batch())):
+        with pytest.raises(MessageError, match="telemetry"):
+            codec.decode_newest(damaged)
 
 
 @pytest.mark.parametrize("age_s", [math.nan, math.inf, -math.inf, 1e300])

@@ -30,8 +30,11 @@ _LONGEST_MESSAGE_BYTES = 4 << 20
 _LONGEST_LINE_BYTES = 1 << 17
 """Four times a server's longest message, and many times its longest INFO."""
 
+_READ_BYTES = 1 << 17
+"""What is read at once: nats-py reads 32 KiB, half a dozen batches of telemetry."""
+
 _SHORT_BYTES = 1 << 15
-"""About what is read at once."""
+"""The rest of a message of this size is worth waiting for where its beginning is."""
 
 _LONGEST_S = 60
 """By then the client's own pings have detected a dead connection, and it has reconnected."""
@@ -68,7 +71,7 @@ class _BulkParser(_Parser):
 
         Return the rest, and whether it is the beginning of a short message.
         """
-        take = self.nc.take
+        take, whole = self.nc.take, memoryview(data)
         start = 0
         while line := _MESSAGE.match(data, start):
             subject, size = line.groups()
@@ -77,7 +80,7 @@ class _BulkParser(_Parser):
             if end + parser.CRLF_SIZE > len(data):
                 # A long message would be copied here at each read.
                 return data[start:], end - begin <= _SHORT_BYTES
-            take(subject, data[begin:end])
+            take(subject, whole[begin:end])
             start = end + parser.CRLF_SIZE
         return data[start:], False
 
@@ -89,8 +92,18 @@ class _Transport(TcpTransport):  # type: ignore[misc]
     server for the end of TLS, half a minute, or of what is still to be sent.
     """
 
+    read_bytes = 0
     _io_writer: Any
     _io_reader: Any
+
+    async def connect(self, uri: Any, buffer_size: int, connect_timeout: int) -> None:
+        """Connect to the server, with a buffer of ``read_bytes`` at least."""
+        await super().connect(uri, max(buffer_size, self.read_bytes), connect_timeout)
+
+    async def read(self, buffer_size: int) -> bytes:
+        """Return what has come, at most ``buffer_size`` or ``read_bytes`` bytes."""
+        size = max(buffer_size, self.read_bytes)
+        return await super().read(size)  # type: ignore[no-any-return]
 
     async def wait_closed(self) -> None:
         """Wait until the connection is closed; cut it off if that takes too long."""
@@ -221,15 +234,27 @@ class GuardedClient(NatsClient):
 class BulkClient(NatsClient):
     """A client that passes each message to ``take(subject, data)`` as it is read.
 
+    ``data`` is a part of what was read at once: keep a copy of what is needed later.
+
     nats-py makes an object of each message and hands it to a task by way of a queue, which takes as
     long as parsing it. Here no message waits in this process: a subscriber that falls behind slows
     the server down. ``take`` must not block or raise.
     """
 
-    def __init__(self, take: Callable[[bytes, bytes], None]) -> None:
+    def __init__(self, take: Callable[[bytes, bytes | memoryview], None]) -> None:
         super().__init__()
         self._ps = _BulkParser(self)
         self.take = take
+
+    @property
+    def _transport(self) -> _Transport | None:
+        return self._bulk_transport
+
+    @_transport.setter
+    def _transport(self, transport: _Transport | None) -> None:
+        if transport is not None:
+            transport.read_bytes = _READ_BYTES
+        self._bulk_transport = transport
 
     async def _process_msg(
         self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes

@@ -28,6 +28,7 @@ _LONGEST_CACHED_HEADER = 1 << 15
 _CACHED_SENDERS = 100_000
 
 _T = TypeVar("_T")
+Bytes = bytes | memoryview
 
 
 class _Unnamed(Telemetry, frozen=True, kw_only=True):
@@ -38,9 +39,19 @@ class _Unnamed(Telemetry, frozen=True, kw_only=True):
     metrics: msgspec.Raw = msgspec.Raw()  # type: ignore[assignment]
 
 
+class _InPlace(_Unnamed, frozen=True, kw_only=True):
+    """The same with its arrays in the message, not copied."""
+
+    ts_ns: memoryview = memoryview(b"")  # type: ignore[assignment]
+    values: memoryview = memoryview(b"")  # type: ignore[assignment]
+
+
+_Batch = TypeVar("_Batch", bound=_Unnamed)
+
 _telemetry_encoder = msgspec.msgpack.Encoder()
 _telemetry_decoder = msgspec.msgpack.Decoder(Telemetry)
 _unnamed_decoder = msgspec.msgpack.Decoder(_Unnamed)
+_in_place_decoder = msgspec.msgpack.Decoder(_InPlace)
 _names_of: dict[bytes, tuple[str, ...]] = {}
 """Metric names by their msgpack: a worker sends the same ones with every batch."""
 _run_of: dict[str, str] = {}
@@ -61,7 +72,7 @@ def encode_telemetry(batch: Telemetry) -> bytes:
     return _telemetry_encoder.encode(batch)
 
 
-def decode_telemetry(data: bytes) -> Telemetry:
+def decode_telemetry(data: Bytes) -> Telemetry:
     """Return the batch in ``data``.
 
     Raises
@@ -69,45 +80,66 @@ def decode_telemetry(data: bytes) -> Telemetry:
     MessageError
         If ``data`` is no telemetry, too large, or its arrays have different lengths.
     """
-    _check_size(data, "telemetry")
-    try:
-        batch = _decode_telemetry(data)
-    except UNREADABLE as error:
-        raise MessageError(f"telemetry: {error}") from None
-    samples, odd = divmod(len(batch.ts_ns), _INT64)
-    if odd or len(batch.values) != samples * len(batch.metrics) * _FLOAT64:
-        raise MessageError(
-            f"telemetry of {batch.worker}: need values of {len(batch.ts_ns) / _INT64:g} samples x "
-            f"{len(batch.metrics)} metrics x {_FLOAT64} bytes, was {len(batch.values)} bytes"
-        )
-    return batch
+    batch, names, _ = _decoded(data, _unnamed_decoder)
+    return _named(batch, names, batch.ts_ns, batch.values)
 
 
-def _decode_telemetry(data: bytes) -> Telemetry:
-    """Return the batch in ``data``; equal metric names are the same tuple each time.
+def decode_newest(data: Bytes) -> Telemetry:
+    """Return the batch in ``data`` with its newest sample alone.
+
+    Raises
+    ------
+    MessageError
+        If ``data`` is no telemetry, too large, or its arrays have different lengths.
+    """
+    batch, names, samples = _decoded(data, _in_place_decoder)
+    if not samples:
+        return _named(batch, names, b"", b"")
+    newest = batch.values[len(batch.values) - _FLOAT64 * len(names) :]
+    return _named(batch, names, batch.ts_ns[-_INT64:].tobytes(), newest.tobytes())
+
+
+def _decoded(
+    data: Bytes, decoder: msgspec.msgpack.Decoder[_Batch]
+) -> tuple[_Batch, tuple[str, ...], int]:
+    """Return a batch, its metric names, the same tuple each time, and the number of samples.
 
     Creating and hashing thirty strings would cost more than the rest of the batch.
     """
-    unnamed = _unnamed_decoder.decode(data)
-    header = bytes(unnamed.metrics)
-    names = _names_of.get(header)
-    if names is None or _run_of.get(unnamed.worker) != unnamed.run:
-        batch = _telemetry_decoder.decode(data)
-        _remember(header, batch)
-        return batch
+    _check_size(data, "telemetry")
+    try:
+        batch = decoder.decode(data)
+        header = bytes(batch.metrics)
+        names = _names_of.get(header)
+        if names is None or _run_of.get(batch.worker) != batch.run:
+            checked = _telemetry_decoder.decode(data)
+            _remember(header, checked)
+            names = checked.metrics
+    except UNREADABLE as error:
+        raise MessageError(f"telemetry: {error}") from None
+    samples, odd = divmod(len(batch.ts_ns), _INT64)
+    if odd or len(batch.values) != samples * len(names) * _FLOAT64:
+        raise MessageError(
+            f"telemetry of {batch.worker}: need values of {len(batch.ts_ns) / _INT64:g} samples x "
+            f"{len(names)} metrics x {_FLOAT64} bytes, was {len(batch.values)} bytes"
+        )
+    return batch, names, samples
+
+
+def _named(batch: _Unnamed, names: tuple[str, ...], ts_ns: bytes, values: bytes) -> Telemetry:
     return Telemetry(
-        run=unnamed.run,
-        worker=unnamed.worker,
-        incarnation=unnamed.incarnation,
-        seq=unnamed.seq,
-        state=unnamed.state,
-        step=unnamed.step,
-        progress_age_s=unnamed.progress_age_s,
-        dropped=unnamed.dropped,
+        run=batch.run,
+        worker=batch.worker,
+        incarnation=batch.incarnation,
+        seq=batch.seq,
+        state=batch.state,
+        step=batch.step,
+        progress_age_s=batch.progress_age_s,
+        dropped=batch.dropped,
         metrics=names,
-        ts_ns=unnamed.ts_ns,
-        values=unnamed.values,
-        v=unnamed.v,
+        ts_ns=ts_ns,
+        values=values,
+        v=batch.v,
     )
 
 
@@ -121,7 +153,7 @@ def _remember(header: bytes, batch: Telemetry) -> None:
     _run_of[batch.worker] = batch.run
 
 
-def decode_event(data: bytes) -> WorkerEvent:
+def decode_event(data: Bytes) -> WorkerEvent:
     """Return the hello, exit or note in ``data``, or raise MessageError."""
     return _decode_json(_event_decoder, data, "event")
 
@@ -131,18 +163,18 @@ def decode_command(data: bytes) -> Command:
     return _decode_json(_command_decoder, data, "command")
 
 
-def decode_ack(data: bytes) -> Ack:
+def decode_ack(data: Bytes) -> Ack:
     """Return the ack in ``data``, or raise MessageError."""
     return _decode_json(_ack_decoder, data, "ack")
 
 
-def decode_json(cls: type[_T], data: bytes, what: str) -> _T:
+def decode_json(cls: type[_T], data: Bytes, what: str) -> _T:
     """Return the ``cls`` in ``data``, or raise MessageError; ``what`` names it in the error."""
     decoder: msgspec.json.Decoder[_T] = json_decoder(cls)
     return _decode_json(decoder, data, what)
 
 
-def _decode_json(decoder: msgspec.json.Decoder[_T], data: bytes, what: str) -> _T:
+def _decode_json(decoder: msgspec.json.Decoder[_T], data: Bytes, what: str) -> _T:
     _check_size(data, what)
     try:
         return decoder.decode(data)
@@ -150,6 +182,6 @@ def _decode_json(decoder: msgspec.json.Decoder[_T], data: bytes, what: str) -> _
         raise MessageError(f"{what}: {in_words(error)}") from None
 
 
-def _check_size(data: bytes, what: str) -> None:
+def _check_size(data: Bytes, what: str) -> None:
     if len(data) > MAX_MESSAGE_BYTES:
         raise MessageError(f"{what}: need at most {MAX_MESSAGE_BYTES} bytes, was {len(data)}")

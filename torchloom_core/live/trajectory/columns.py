@@ -17,7 +17,7 @@ from msgspec.structs import astuple
 from torchloom_core.floor.errors import MessageError
 from torchloom_core.live.trajectory.layout import MESSAGE_SCHEMA, TELEMETRY_SCHEMA
 from torchloom_core.live.trajectory.parts import Buffer
-from torchloom_core.wire.codec import decode_telemetry
+from torchloom_core.wire.codec import Bytes, decode_telemetry
 from torchloom_core.wire.messages import Telemetry, WorkerState
 
 _MESSAGES_AT_ONCE = 512
@@ -65,7 +65,7 @@ class MessageBuffer:
         """Return the number of messages."""
         return len(self._seq)
 
-    def add(self, seq: int, ts_recv_ns: int, message: bytes) -> bool:
+    def add(self, seq: int, ts_recv_ns: int, message: Bytes) -> bool:
         """Copy one message; return whether it is time to write them."""
         self._seq.append(seq)
         self._ts_recv_ns.append(ts_recv_ns)

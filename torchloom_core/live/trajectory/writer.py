@@ -32,7 +32,7 @@ from torchloom_core.live.trajectory.layout import (
 from torchloom_core.live.trajectory.parts import PartWriter, repair, sync_folder
 from torchloom_core.live.trajectory.sealing import Sealer
 from torchloom_core.wire.actions import Action
-from torchloom_core.wire.codec import UNREADABLE, encode
+from torchloom_core.wire.codec import UNREADABLE, Bytes, encode
 from torchloom_core.wire.commands import Ack
 from torchloom_core.wire.decisions import (
     CommandStatus,
@@ -120,7 +120,7 @@ class TrajectoryWriter:
         for part in parts:
             self._sealer.add(part)
 
-    def telemetry(self, message: bytes, ts_recv_ns: int) -> None:
+    def telemetry(self, message: Bytes, ts_recv_ns: int) -> None:
         """Take one telemetry input as it was sent; it never has outputs."""
         if not self._takes_input(ts_recv_ns):
             return

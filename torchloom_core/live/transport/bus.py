@@ -41,9 +41,10 @@ from torchloom_core.live.transport.standbys import Standbys
 from torchloom_core.live.transport.state_bucket import EPOCH_KEY, StateBucket
 from torchloom_core.live.transport.turns import Turns
 from torchloom_core.wire import subjects
-from torchloom_core.wire.codec import encode
+from torchloom_core.wire.codec import Bytes, decode_newest, encode
 from torchloom_core.wire.commands import Command
 from torchloom_core.wire.decisions import Notice
+from torchloom_core.wire.limits import MAX_WORKERS
 from torchloom_core.wire.messages import PauseState, RollCall
 from torchloom_core.wire.steering import Steer
 
@@ -90,6 +91,7 @@ class NatsBus:
         self.reports = feed_of(subjects.report_stream(run), f"{_inbox(run)}.reports")
         self._bulk = feed_of(subjects.bulk_stream(run), f"{_inbox(run)}.bulk", _BULK_IN_FLIGHT)
         self._inlet: Inlet | None = None
+        self._subjects: dict[bytes, str] = {}
         self._superseded: Callable[[int], None] | None = None
         self._outgoing = Outgoing(link)
         self._acks = Acknowledgements(lease)
@@ -158,7 +160,7 @@ class NatsBus:
         state that follows from the reports so far is stored: they are acknowledged after it.
         """
         self._acks.durable = durable
-        self._inlet = Inlet(self._run, self._clock, receive, malformed)
+        self._inlet = Inlet(self._run, self._clock, receive, malformed, decode_newest)
         for feed in (self.reports, self._bulk):
             await self._subscribe(feed.deliver_to, partial(self._take_report, feed))
             await feed.begin()
@@ -303,9 +305,14 @@ class NatsBus:
         await self._subscribe(subjects.telemetry(self._run), never, link)
         await link.settle()
 
-    def _take_telemetry(self, subject: bytes, data: bytes) -> None:
+    def _take_telemetry(self, subject: bytes, data: Bytes) -> None:
         if self._inlet is not None:
-            self._inlet.take_telemetry(subject.decode(errors="replace"), data)
+            known = self._subjects.get(subject)
+            if known is None:
+                if len(self._subjects) >= MAX_WORKERS:
+                    self._subjects.clear()
+                known = self._subjects[subject] = subject.decode(errors="replace")
+            self._inlet.take_telemetry(known, data)
 
     async def _take_view(self, msg: Msg) -> None:
         await self._turns.give()

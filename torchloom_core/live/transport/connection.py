@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 Admits = Callable[[str, int, bytes], bool]
-Take = Callable[[bytes, bytes], None]
+Take = Callable[[bytes, bytes | memoryview], None]
 
 _CONNECT_TIMEOUT_S = 5
 _CONNECT_ALL_S = 60.0

@@ -12,6 +12,7 @@ from torchloom_core.floor.quota import Quota
 from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import (
     MAX_MESSAGE_BYTES,
+    Bytes,
     decode_ack,
     decode_event,
     decode_json,
@@ -38,8 +39,9 @@ _VIEWS = {"per_s": 20.0, "bytes_per_s": 1e6, "rest_s": 16.0}
 OVER_LIMIT = "its sender sends more than it may"
 """Why a message over one of these limits is dropped."""
 
-Receive = Callable[[Telemetry | WorkerEvent | Ack | LighthouseView, int, bytes], bool]
-"""Called with a message, the time it was received and its bytes; False: redeliver it."""
+Receive = Callable[[Telemetry | WorkerEvent | Ack | LighthouseView, int, Bytes], bool]
+"""Called with a message, the time it was received and its bytes, which may be a part of what was
+read at once; False: redeliver it."""
 
 Malformed = Callable[[str, str], None]
 
@@ -47,9 +49,20 @@ _FromWorker = Telemetry | WorkerEvent | Ack
 
 
 class Inlet:
-    """Passes valid messages to ``receive``, and others to ``malformed``."""
+    """Passes valid messages to ``receive``, and others to ``malformed``.
 
-    def __init__(self, run: str, clock: Clock, receive: Receive, malformed: Malformed) -> None:
+    Telemetry is decoded by ``decode_batch``.
+    """
+
+    def __init__(
+        self,
+        run: str,
+        clock: Clock,
+        receive: Receive,
+        malformed: Malformed,
+        decode_batch: Callable[[Bytes], Telemetry] = decode_telemetry,
+    ) -> None:
+        self._decode_batch = decode_batch
         self._run = run
         self._clock = clock
         self._receive = receive
@@ -74,9 +87,9 @@ class Inlet:
         """Forget the placement of a worker."""
         self._placed.pop(worker, None)
 
-    def take_telemetry(self, subject: str, data: bytes) -> None:
+    def take_telemetry(self, subject: str, data: Bytes) -> None:
         """Take one telemetry batch."""
-        self._take(subject, data, self._telemetry, decode_telemetry, self._batches)
+        self._take(subject, data, self._telemetry, self._decode_batch, self._batches)
 
     def take_report(self, msg: Msg, delivered_before: bool = False) -> bool:
         """Take one ack, hello, exit or note; False: redeliver it.
@@ -114,9 +127,9 @@ class Inlet:
     def _take(
         self,
         subject: str,
-        data: bytes,
+        data: Bytes,
         prefix: str,
-        decode: Callable[[bytes], _FromWorker],
+        decode: Callable[[Bytes], _FromWorker],
         allowed: Quota,
         delivered_before: bool = False,
     ) -> bool:
@@ -153,7 +166,7 @@ class Inlet:
             raise MessageError(f"need the placement of its first hello, {first}, was {position}")
 
 
-def _admit(subject: str, data: bytes, allowed: Quota, ts_recv_ns: int) -> None:
+def _admit(subject: str, data: Bytes, allowed: Quota, ts_recv_ns: int) -> None:
     """Raise MessageError if the message is too large, or one too many of its sender."""
     if not allowed.takes(subject, ts_recv_ns, len(data)):
         raise MessageError(OVER_LIMIT)

@@ -41,6 +41,7 @@ from torchloom_core.live.weaver.report_watch import ReportWatch
 from torchloom_core.live.weaver.retention_runner import RetentionRunner
 from torchloom_core.live.weaver.status import describe, describe_knobs
 from torchloom_core.live.weaver.watchers import Watchers
+from torchloom_core.wire.codec import Bytes
 from torchloom_core.wire.decisions import (
     ForecastWanted,
     InputFailed,
@@ -128,7 +129,7 @@ class Weaver:
 
     # --- inputs ---
 
-    def receive(self, message: Telemetry | Input, ts_ns: int, data: bytes = b"") -> bool:
+    def receive(self, message: Telemetry | Input, ts_ns: int, data: Bytes = b"") -> bool:
         """Feed one input to the kernel, record it, post its outputs; False while it is ending.
 
         ``data``: telemetry as it was sent, which is recorded.
