@@ -147,11 +147,32 @@ async def test_a_command_posted_while_something_is_stored_waits_for_its_own_stat
         outbox.post([issue(2)], {"flight.c2": grant(2.0)}, seq=2)
         gate.set()
         await outbox.drained()
-    first, sent, second, also_sent = bus.done
-    assert list(first[1]) == ["flight.1", AT_KEY]
-    assert sent == ("send", ["c1"])
-    assert list(second[1]) == ["flight.2", AT_KEY]
-    assert also_sent == ("send", ["c2"])
+    stored, sent = (
+        [(place, what) for place, (kind, what) in enumerate(bus.done) if kind == wanted]
+        for wanted in ("store", "send")
+    )
+    (_, first), (second_at, second) = stored
+    assert [list(first), list(second)] == [["flight.1", AT_KEY], ["flight.2", AT_KEY]]
+    assert [command for _, commands in sent for command in commands] == ["c1", "c2"]
+    assert all(place > second_at for place, commands in sent if "c2" in commands)
+
+
+async def test_state_is_stored_while_more_is_published_than_at_once(outbox, bus, monkeypatch):
+    """Reports are acknowledged once their state is stored; publications can wait."""
+    gate, publish = asyncio.Event(), bus.publish
+
+    def publish_and_post(kind, output):
+        publish(kind, output)
+        if len(bus.published) < 10_000 and not gate.is_set():
+            outbox.post([issue(1)], {"grant.p1": grant(float(len(bus.published)))}, seq=2)
+
+    monkeypatch.setattr(bus, "publish", publish_and_post)
+    outbox.post([issue(1)], {"grant.p1": grant(0.0)}, seq=1)
+    async with running(outbox):
+        await soon(outbox.stored(2))
+        assert len(bus.published) < 10_000
+        gate.set()
+        await outbox.drained()
 
 
 async def test_while_the_broker_is_away_only_the_newest_value_of_a_key_waits(outbox, bus, pause):

@@ -85,7 +85,9 @@ class Outbox:
         self._posted_seq = self._stored_seq = 0
         self._stored_more = asyncio.Event()
         self._unpublished: deque[Output] = deque(maxlen=_MOST_UNPUBLISHED)
-        self._some = asyncio.Event()
+        self._publishable: deque[Output] = deque(maxlen=_MOST_UNPUBLISHED)
+        self._some, self._some_publishable = asyncio.Event(), asyncio.Event()
+        self._is_storing = False
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -94,7 +96,7 @@ class Outbox:
         return {
             "state": len(self._entries),
             "commands": self._courier.waiting(),
-            "publications": len(self._unpublished),
+            "publications": len(self._unpublished) + len(self._publishable),
         }
 
     def post(self, outputs: Sequence[Output], changes: Changes, seq: int) -> None:
@@ -137,22 +139,38 @@ class Outbox:
 
     async def run(self) -> None:
         """Send until cancelled, while the broker is reachable; or raise RefusedByBrokerError."""
-        await first_done(self._store_and_publish(), self._courier.run())
+        await first_done(self._store_and_send(), self._publish(), self._courier.run())
 
-    async def _store_and_publish(self) -> None:
+    async def _store_and_send(self) -> None:
         while True:
             await self._some.wait()
             self._some.clear()
+            self._is_storing = True
             # What is posted while this is stored is not sent before its own state is stored.
             held, self._held = self._held, []
             unsent, self._unsent = self._unsent, []
+            published, self._unpublished = self._unpublished, deque(maxlen=_MOST_UNPUBLISHED)
             await self.store()
             self._courier.send(held)
             if unsent:
                 self._withheld(tuple(unsent))
             await self._call_without_hello()
-            await self._publish_all()
-            if not self._some.is_set():
+            self._publishable.extend(published)
+            self._some_publishable.set()
+            self._is_storing = False
+
+    async def _publish(self) -> None:
+        """Publish what is stored, while more is: reports are acknowledged once that is done."""
+        while True:
+            await self._some_publishable.wait()
+            self._some_publishable.clear()
+            while self._publishable:
+                self._record()
+                for _ in range(min(_PUBLISHED_AT_ONCE, len(self._publishable))):
+                    output = self._publishable.popleft()
+                    self._bus.publish(str(output.__struct_config__.tag), output)
+                await asyncio.sleep(0)  # let the bus publish them
+            if not self._some.is_set() and not self._is_storing:
                 self._idle.set()
 
     async def drained(self) -> None:
@@ -199,14 +217,6 @@ class Outbox:
             await self._bus.roll_call(self._epoch, without_hello)
         except BrokerError as error:
             log.warning("%s", error)
-
-    async def _publish_all(self) -> None:
-        while self._unpublished:
-            self._record()
-            for _ in range(min(_PUBLISHED_AT_ONCE, len(self._unpublished))):
-                output = self._unpublished.popleft()
-                self._bus.publish(str(output.__struct_config__.tag), output)
-            await asyncio.sleep(0)  # let the bus publish them
 
 
 def _encoded(entry: msgspec.Struct | None) -> bytes | None:
