@@ -54,7 +54,9 @@ class Acknowledgements:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self.durable(), _DURABLE_S)
             await self._lease.sure()
-            for msg in messages:
+            # Of each consumer the last one: it acknowledges those before it.
+            for msg in {msg.metadata.consumer: msg for msg in messages}.values():
                 with suppress(nats.errors.Error):
                     await msg.ack()
+            for _ in messages:
                 self._handled.task_done()

@@ -144,7 +144,7 @@ class ReportFeed:
             deliver_subject=self.deliver_to,
             deliver_policy=DeliverPolicy.BY_START_SEQUENCE,
             opt_start_seq=self._taken + 1,
-            ack_policy=AckPolicy.EXPLICIT,
+            ack_policy=AckPolicy.ALL,
             ack_wait=_ACK_WAIT_S,
             max_ack_pending=self._in_flight,
         )
