@@ -145,8 +145,11 @@ def _wire(view: FleetView) -> tuple[float, float]:
     """Return the share of a step in which the network is busy, and its bandwidth in bytes/s."""
     training = view.is_in("training")
     step_s, wire_s, sent, round_s = (
-        view.window(need.metric, need.window_s)[training] for need in TRAFFIC_NEEDS[:4]
+        view.window(need.metric, need.window_s) for need in TRAFFIC_NEEDS[:4]
     )
+    if np.isnan(wire_s).all():  # thousands of workers, and none reports it
+        return math.nan, math.nan
+    step_s, wire_s, sent, round_s = (one[training] for one in (step_s, wire_s, sent, round_s))
     step_s = np.where(np.isnan(round_s), step_s, round_s)
     valid = (step_s > 0) & (wire_s >= 0) & np.isfinite(step_s) & np.isfinite(wire_s)
     columns = np.flatnonzero(valid.any(axis=0))
