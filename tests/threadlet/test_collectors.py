@@ -19,10 +19,19 @@ from torchloom_threadlet.sidecar.collectors.prometheus import TextfileCollector
 
 HERE = Path(__file__).parent
 COLLECT = """
-import json
+import json, os, sys
+from pathlib import Path
 from torchloom_threadlet.sidecar.collectors.nvml import NvmlCollector
-collector = NvmlCollector.find(0, 'n1')
-print(json.dumps(collector and [collector.collect(), collector.collect()]))
+source = Path(os.environ['FAKE_NVML'])
+collector, later = NvmlCollector.find(0, 'n1'), sys.argv[1:]
+samples = collector and [collector.collect()]
+for text in later or [source.read_text()]:
+    source.write_text(text)
+    if collector:
+        samples.append(collector.collect())
+if later:
+    samples.append(collector.faults())
+print(json.dumps(samples))
 """
 
 
@@ -36,48 +45,114 @@ def nvml_folder(tmp_path_factory):
     return folder
 
 
-def collect(folder, readings, script=COLLECT, **environment):
+def collect(folder, readings, script=COLLECT, *, later=(), **environment):
+    """Return two samples; or one, one for each later text of readings, and the faults."""
     source = folder / "readings"
     source.write_text(readings)
+    (folder / "readings.calls").unlink(missing_ok=True)
     fake = {"LD_LIBRARY_PATH": str(folder), "FAKE_NVML": str(source)}
     result = subprocess.run(
-        [sys.executable, "-c", script],
+        [sys.executable, "-c", script, *later],
         env=os.environ | fake | environment,
         capture_output=True,
         check=True,
+        text=True,
     )
+    (folder / "log").write_text(result.stderr)
     return json.loads(result.stdout)
 
 
 @pytest.mark.integration
 def test_gpu_readings_have_the_units_of_their_metric_names(nvml_folder):
-    readings = "temp0 61\nmilliwatts0 312500\nutil0 97\nmem0 1024\ncorrected0 3\nuncorrected0 1\n"
-    first, _ = collect(nvml_folder, readings)
-    assert first == {
-        "gpu_temp_celsius": 61.0,
-        "gpu_power_watts": 312.5,
-        "gpu_util_ratio": 0.97,
-        "gpu_mem_used_bytes": 1024.0,
-        "gpu_ecc_corrected_total": 3.0,
-        "gpu_ecc_uncorrected_total": 1.0,
-        "gpu_xid_total": 0.0,
+    readings = {
+        "temp0": (61, {"gpu_temp_celsius": 61.0}),
+        "threshold1_0": (90, {"gpu_temp_slowdown_celsius": 90.0}),
+        "threshold0_0": (95, {"gpu_temp_shutdown_celsius": 95.0}),
+        "margin0": (29, {"gpu_temp_margin_celsius": 29.0}),
+        "milliwatts0": (312500, {"gpu_power_watts": 312.5}),
+        "limit0": (700000, {"gpu_power_limit_watts": 700.0}),
+        "util0": (97, {"gpu_util_ratio": 0.97, "gpu_mem_util_ratio": 0.5}),
+        "mem0": (1024, {"gpu_mem_used_bytes": 1024.0, "gpu_mem_total_bytes": 4096.0}),
+        "clock1_0": (1980, {"gpu_sm_clock_hz": 1.98e9}),
+        "clock2_0": (2619, {"gpu_mem_clock_hz": 2.619e9}),
+        "corrected0": (3, {"gpu_ecc_corrected_total": 3.0}),
+        "uncorrected0": (1, {"gpu_ecc_uncorrected_total": 1.0}),
+        "ever_corrected0": (5, {"gpu_ecc_lifetime_corrected_total": 5.0}),
+        "ever_uncorrected0": (2, {"gpu_ecc_lifetime_uncorrected_total": 2.0}),
+        "remap_failed0": (0, {"gpu_row_remap_pending": 0.0, "gpu_row_remap_failed": 0.0}),
+        "pcie0_0": (7, {"gpu_pcie_tx_bytes_per_s": 7000.0}),
+        "pcie1_0": (8, {"gpu_pcie_rx_bytes_per_s": 8000.0}),
+        "field82_0": (88, {"gpu_mem_temp_celsius": 88.0}),
+        "field94_0": (4, {"gpu_pcie_replays_total": 4.0}),
+        "all_field138_0": (2, {"gpu_nvlink_tx_bytes_total": 2048.0}),
+        "all_field139_0": (3, {"gpu_nvlink_rx_bytes_total": 3072.0}),
+        "field38_0": (1, {"gpu_nvlink_crc_flit_errors_total": 1.0}),
+        "field30_0": (6, {"gpu_pages_retired_uncorrected_total": 6.0}),
+        "throttle0": (0x44, {"gpu_throttle_sw_power_cap": 1.0, "gpu_throttle_hw_thermal": 1.0}),
     }
+    text = "".join(f"{name} {value}\n" for name, (value, _) in readings.items())
+    first, _ = collect(nvml_folder, text)
+    expected = {name: value for _, metrics in readings.values() for name, value in metrics.items()}
+    assert first.items() >= expected.items()
+    others = {name: value for name, value in first.items() if name not in expected}
+    assert {name for name, value in others.items() if value} == {
+        "gpu_rows_remapped_corrected_total",
+        "gpu_rows_remapped_uncorrected_total",
+    }
+    assert {"gpu_throttle_hw_slowdown", "gpu_xid_total", "gpu_lost"} < others.keys()
 
 
 @pytest.mark.integration
-def test_each_rank_reads_its_own_gpu_without_unsupported_metrics(nvml_folder):
+def test_each_rank_reads_its_own_gpu(nvml_folder):
     readings = "temp0 61\ntemp1 70\n"
     first, second = collect(nvml_folder, readings, LOCAL_RANK="1")
-    assert first == second == {"gpu_temp_celsius": 70.0, "gpu_xid_total": 0.0}
+    assert first == second == {"gpu_temp_celsius": 70.0, "gpu_xid_total": 0.0, "gpu_lost": 0.0}
     masked, _ = collect(nvml_folder, readings, LOCAL_RANK="0", CUDA_VISIBLE_DEVICES="1,0")
     assert masked["gpu_temp_celsius"] == 70.0
 
 
 @pytest.mark.integration
-def test_an_xid_is_counted_once(nvml_folder):
-    first, second = collect(nvml_folder, "temp0 61\nxid0 79\n")
-    assert first == second
-    assert (first["gpu_xid_total"], first["gpu_xid_last"]) == (1.0, 79.0)
+def test_what_is_hidden_is_named_in_one_line_and_not_read_again(nvml_folder):
+    text = "temp0 61\nutil0 !4\nmem0 !999\nfield82_0 !2\nevents0 !4\n"
+    *samples, faults = collect(nvml_folder, text, later=[text, text, f"{text}mem0 7\nutil0 9\n"])
+    assert samples == [{"gpu_temp_celsius": 61.0, "gpu_lost": 0.0}] * 4
+    assert not faults
+    at_once, after_three = (nvml_folder / "log").read_text().splitlines()
+    assert "gpu_xid_total, gpu_util_ratio, gpu_mem_util_ratio (insufficient permiss" in at_once
+    assert "gpu_mem_temp_celsius (invalid argument)" in at_once
+    assert "gpu_power_watts" in at_once
+    assert after_three.endswith("gpu_mem_used_bytes, gpu_mem_total_bytes (unknown error)")
+    calls = (nvml_folder / "readings.calls").read_text().splitlines()
+    counts = {name: calls.count(name) for name in ("temp0", "util0", "mem0", "field82_0", "limit0")}
+    assert counts == {"temp0": 4, "util0": 1, "mem0": 3, "field82_0": 1, "limit0": 1}
+
+
+@pytest.mark.integration
+def test_faults_of_a_gpu_are_reported_once(nvml_folder):
+    begin = "temp0 61\nuncorrected0 2\nremap_failed0 0\n"
+    worse = "temp0 61\nuncorrected0 5\nremap_failed0 1\nxid0 48\n"
+    by_application, lost = worse.replace("xid0 48", "xid0 31"), "temp0 !15\nuncorrected0 !15\n"
+    later = [worse, worse, by_application, lost, lost]
+    _, second, third, fourth, *ended, faults = collect(nvml_folder, begin, later=later)
+    assert second == third
+    assert (fourth["gpu_xid_total"], fourth["gpu_xid_last"]) == (2.0, 31.0)
+    assert ended == [{"gpu_lost": 1.0}] * 2
+    assert [fault["what"] for fault in faults] == [
+        "Xid 48: double bit ecc",
+        "3 uncorrected ECC errors",
+        "row remapping failed",
+        "GPU is lost",
+    ]
+    assert (faults[0]["xid"], faults[0]["gpu"]) == (48, "GPU 0")
+
+
+@pytest.mark.integration
+def test_a_mig_instance_has_its_own_memory_and_xids(nvml_folder):
+    text = "temp0 61\nmem0 4000\nmem103 11\nxid0 48\nxid_instance0 "
+    expected = {"gpu_temp_celsius": 61.0, "gpu_mem_used_bytes": 11.0}
+    for instance, xids in ((3, 1.0), (4, 0.0)):
+        first, _ = collect(nvml_folder, f"{text}{instance}\n", CUDA_VISIBLE_DEVICES="MIG-3")
+        assert first.items() >= (expected | {"gpu_xid_total": xids}).items()
 
 
 @pytest.mark.integration
@@ -206,6 +281,9 @@ class Rack:
     def collect(self):
         return {f"rack temp {self.node}": 31}
 
+    def faults(self):
+        return [{"what": f"rack of {self.node} is hot"}]
+
 class Odd(Rack):
     def collect(self):
         return {"rack": None}
@@ -227,11 +305,13 @@ async def test_collectors_of_any_package_run_and_a_bad_one_is_dropped(
     install(tmp_path, "foreign_collectors", FOREIGN, {"torchloom.collectors": values})
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("TORCHLOOM_COLLECTORS", ", ".join([*points, "nvmll", "process"]))
-    collection = Collection(os.getpid(), "n1", 0.01)
+    faults = []
+    collection = Collection(os.getpid(), "n1", 0.01, faults.append)
     running = asyncio.create_task(collection.run())
     await eventually(lambda: len(collection.gauges()) > 1 and len(caplog.messages) > 5)
     running.cancel()
     assert {"rack_temp_n1", "rss_bytes"} < set(collection.gauges())
+    assert faults[0] == {"what": "rack of n1 is hot"}
     assert sorted(line for line in caplog.messages if line.startswith("collector")) == [
         "collector broken is dropped: OSError: the driver is gone",
         "collector gone is dropped: AttributeError: module 'foreign_collectors' has no attribute "

@@ -7,10 +7,10 @@ import pytest
 
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.floor.errors import TraceError
+from torchloom_core.floor.xids import meaning
 from torchloom_core.lab.trace.bundle.bundle import Bundle
 from torchloom_core.lab.trace.importers.hostlist import expand
 from torchloom_core.lab.trace.importers.kernel_log import import_kernel_log
-from torchloom_core.lab.trace.importers.xids import meaning
 from torchloom_core.lab.trace.validation.validate import validate
 from torchloom_core.testing import ImporterContract
 

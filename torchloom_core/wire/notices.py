@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from torchloom_core.floor.clock import SECOND_NS, moment_text
+from torchloom_core.floor.plain_text import plain_line
 from torchloom_core.floor.suggest import listed
 from torchloom_core.wire.decisions import KnobDesired, Notice
 from torchloom_core.wire.endings import in_words
@@ -119,7 +120,9 @@ def of_run_end(dismissed: Sequence[str], desired: Sequence[KnobDesired]) -> Noti
     return Notice(kind="run_over", text="; ".join(parts))
 
 
-def of_fault(fault: Fault) -> Notice:
-    """Report a fault of a worker or node."""
+def of_fault(fault: Fault, what: str = "") -> Notice:
+    """Report a fault of a worker or node; ``what`` is known of it beside its kind."""
     text = f"{fault.kind} of {fault.worker or f'node {fault.node}'}"
+    if what:
+        text += f": {plain_line(what)}"
     return Notice(kind="fault", text=text, worker=fault.worker)

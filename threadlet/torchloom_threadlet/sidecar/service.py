@@ -90,7 +90,9 @@ class Sidecar:
             stacks,
             lambda fields: loop.call_soon_threadsafe(self.note, "still", fields),
         )
-        self._collection = Collection(pid, hello.node, self._interval_s)
+        self._collection = Collection(
+            pid, hello.node, self._interval_s, lambda fields: self.note("fault", fields)
+        )
         self._uplink = Connection(
             hello,
             attach.join,

@@ -127,7 +127,7 @@ class FleetState(Workers):
         if note.kind not in _FAULT_NOTES:
             return []
         fault = self._add_fault(note.worker, note.kind, ts_ns, f"{note.kind}:{note.ts_ns}")
-        return [notices.of_fault(fault)] if fault else []
+        return [notices.of_fault(fault, str(note.fields.get("what", "")))] if fault else []
 
     def note_fault(self, message: NodeFault) -> Fault | None:
         """Add a fault reported for a node, with or without workers on it."""

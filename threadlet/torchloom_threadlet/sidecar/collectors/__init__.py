@@ -3,8 +3,9 @@
 A collector is an entry point in the group ``torchloom.collectors``: a function
 ``find(pid, node)`` that returns None where there is nothing to measure, else an object whose
 ``collect()`` returns metric name to value. Both are called in a thread, so that a hanging driver
-delays no heartbeat. A collector that fails is dropped with one log line, and its metrics go
-missing, which policies can see.
+delays no heartbeat. A collector may also have ``faults()``, called after ``collect()``: it returns
+the faults since its last call, each as the fields of a note of the kind ``fault``. A collector that
+fails is dropped with one log line, and its metrics go missing, which policies can see.
 """
 
 import asyncio
@@ -12,6 +13,7 @@ import contextlib
 import logging
 import os
 import time
+from collections.abc import Callable, Mapping
 from importlib.metadata import (
     EntryPoint,
     EntryPoints,
@@ -23,6 +25,7 @@ from typing import Any, Protocol
 from torchloom_core.floor.entry_points import entry_points
 from torchloom_core.floor.plain_text import plain_line
 from torchloom_core.floor.suggest import nearest
+from torchloom_core.wire.messages import FieldValue
 from torchloom_threadlet.cleaning import MetricNames, error_line
 
 _GROUP = "torchloom.collectors"
@@ -40,9 +43,19 @@ class Collector(Protocol):
 
 
 class Collection:
-    """Runs the collectors named in ``TORCHLOOM_COLLECTORS`` once per interval."""
+    """Runs the collectors named in ``TORCHLOOM_COLLECTORS`` once per interval.
 
-    def __init__(self, pid: int, node: str, interval_s: float) -> None:
+    ``on_fault`` is called in the event loop with the fields of each fault.
+    """
+
+    def __init__(
+        self,
+        pid: int,
+        node: str,
+        interval_s: float,
+        on_fault: Callable[[Mapping[str, FieldValue]], None],
+    ) -> None:
+        self._on_fault = on_fault
         self._worker = pid, node
         self._interval_s = interval_s
         self._names = MetricNames()
@@ -69,6 +82,8 @@ class Collection:
             while collector is not None:
                 values = await asyncio.to_thread(self._collect, collector)
                 self._latest[name] = time.monotonic(), values
+                for fault in getattr(collector, "faults", list)():
+                    self._on_fault(fault)
                 await asyncio.sleep(self._interval_s)
         except asyncio.CancelledError:
             raise

@@ -1,10 +1,23 @@
 """The worker's GPU, or its MIG instance: from CUDA's environment, and NVIDIA's library (NVML)."""
 
-import contextlib
+import logging
 import os
-from collections.abc import Callable, Mapping
+import time
+from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from torchloom_core.floor.xids import is_of_gpu, meaning
+from torchloom_threadlet.sidecar.collectors.gpu_readings import Call, Fields, readings
+
+_MOST_FAILURES = 3
+"""A reading that fails for a passing reason so many times in a row is left out, too."""
+_MOST_XIDS = 64
+"""Taken in one sample; a storm of them must not hold the thread."""
+_SAME_XID_S = 60.0
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -85,32 +98,31 @@ def nvml_handle(nvml: Any, device: str) -> Any:
 
 
 class NvmlCollector:
-    """Temperature, power, utilization, memory, error counters and XIDs of one GPU.
+    """Measures one GPU by NVML, and reports its faults.
 
-    A reading that the GPU does not support is left out. ``gpu_xid_total`` counts
-    the XIDs since the collector began; ``gpu_xid_last`` is the newest one's number.
+    What the GPU, the driver, the container or MIG does not show is left out: one log line names
+    it, and it is not read again. On a GPU with MIG, memory is that of the worker's instance, and
+    everything else that of the whole GPU.
+
+    ``gpu_xid_total`` counts the Xids since the collector began, without those that belong to
+    another MIG instance; ``gpu_xid_last`` is the newest one's number.
     """
 
-    def __init__(self, nvml: Any, handle: Any) -> None:
+    def __init__(self, nvml: Any, device: str) -> None:
         self._nvml = nvml
-        self._unsupported = (nvml.NVMLError_NotSupported, nvml.NVMLError_FunctionNotFound)
-        self._xids = 0
-        self._last_xid = 0
-        self._events = self._listen(handle)
-
-        def ecc(kind: int) -> float:
-            return float(nvml.nvmlDeviceGetTotalEccErrors(handle, kind, nvml.NVML_VOLATILE_ECC))
-
-        self._readings: dict[str, Callable[[], float]] = {
-            "gpu_temp_celsius": lambda: float(
-                nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)
-            ),
-            "gpu_power_watts": lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000,
-            "gpu_util_ratio": lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100,
-            "gpu_mem_used_bytes": lambda: float(nvml.nvmlDeviceGetMemoryInfo(handle).used),
-            "gpu_ecc_corrected_total": lambda: ecc(nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED),
-            "gpu_ecc_uncorrected_total": lambda: ecc(nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED),
-        }
+        gpu = nvml_handle(nvml, device)
+        own = nvml.nvmlDeviceGetHandleByUUID(device) if device.startswith("MIG-") else None
+        self._instance = None if own is None else nvml.nvmlDeviceGetGpuInstanceId(own)
+        self._name = f"GPU {device}"
+        self._readings: list[Call | Fields] = readings(nvml, gpu, own or gpu)
+        self._failures: dict[str, int] = {}
+        self._left_out: dict[str, list[str]] = defaultdict(list)
+        self._faults: list[dict[str, str | int]] = []
+        self._lost = ""
+        self._last: dict[str, float] = {}
+        self._xids = self._last_xid = 0
+        self._xid_at_s: dict[int, float] = {}
+        self._events = self._listen(gpu)
 
     @classmethod
     def find(
@@ -126,39 +138,131 @@ class NvmlCollector:
             return None
         try:
             pynvml.nvmlInit()
-            handle = nvml_handle(pynvml, device)
-        except pynvml.NVMLError:
+            return cls(pynvml, device)
+        except (pynvml.NVMLError_LibraryNotFound, pynvml.NVMLError_DriverNotLoaded):
             return None
-        return cls(pynvml, handle)
+        except pynvml.NVMLError as error:
+            _logger.warning("GPU %s is not measured: NVML: %s", device, error)
+            return None
 
     def collect(self) -> dict[str, float]:
-        """Return the metrics now."""
-        metrics = {}
-        for name, read in list(self._readings.items()):
-            try:
-                metrics[name] = read()
-            except self._unsupported:
-                del self._readings[name]
+        """Return the metrics now; of a lost GPU only that it is lost."""
+        metrics: dict[str, float] = {}
+        for reading in self._readings if not self._lost else ():
+            for name, value in reading.read(self._nvml.NVMLError).items():
+                if isinstance(value, float):
+                    metrics[name] = value
+                    self._failures.pop(name, None)
+                else:
+                    self._fail(name, value)
+        if self._events is not None and not self._lost:
+            self._take_xids(self._events)
+        if self._left_out:
+            self._log_left_out()
+        if self._lost:
+            return {"gpu_lost": 1.0}
+        self._compare(metrics)
         if self._events is not None:
-            self._take(self._events)
             metrics["gpu_xid_total"] = float(self._xids)
             if self._xids:
                 metrics["gpu_xid_last"] = float(self._last_xid)
-        return metrics
+        return metrics | {"gpu_lost": 0.0}
 
-    def _listen(self, handle: Any) -> Any:
+    def faults(self) -> list[dict[str, str | int]]:
+        """Return the faults since the last call, as fields of a note."""
+        faults, self._faults = self._faults, []
+        return faults
+
+    def _fail(self, name: str, error: Exception) -> bool:
+        """Take note of a failure; return whether this is not to be read again."""
+        nvml, code = self._nvml, getattr(error, "value", None)
+        if code in (nvml.NVML_ERROR_GPU_IS_LOST, nvml.NVML_ERROR_RESET_REQUIRED):
+            self._lose(str(error))
+            return True
+        passing = (
+            nvml.NVML_ERROR_TIMEOUT,
+            nvml.NVML_ERROR_IN_USE,
+            nvml.NVML_ERROR_NO_DATA,
+            nvml.NVML_ERROR_NOT_READY,
+            nvml.NVML_ERROR_UNKNOWN,
+        )
+        self._failures[name] = self._failures.get(name, 0) + 1
+        if code in passing and self._failures[name] < _MOST_FAILURES:
+            return False
+        self._left_out[_reason(error)].append(name)
+        for reading in self._readings:
+            reading.drop(name)
+        self._readings = [one for one in self._readings if one.metrics]
+        return True
+
+    def _lose(self, why: str) -> None:
+        if not self._lost:
+            self._lost = why
+            self._report(why)
+
+    def _report(self, what: str, **more: int) -> None:
+        self._faults.append({"gpu": self._name, "what": what, **more})
+        _logger.warning("%s: %s", self._name, what)
+
+    def _log_left_out(self) -> None:
+        text = "; ".join(f"{', '.join(names)} ({why})" for why, names in self._left_out.items())
+        self._left_out.clear()
+        if not self._lost:
+            _logger.warning("%s: metrics left out: %s", self._name, text)
+
+    def _compare(self, metrics: Mapping[str, float]) -> None:
+        """Report what has changed for the worse since the last sample."""
+        for name, what in _WORSE.items():
+            if name in metrics:
+                grown = int(metrics[name] - self._last.get(name, metrics[name]))
+                if grown > 0:
+                    self._report(what.format(grown))
+                self._last[name] = metrics[name]
+
+    def _listen(self, gpu: Any) -> Any:
         nvml = self._nvml
         try:
             events = nvml.nvmlEventSetCreate()
-            nvml.nvmlDeviceRegisterEvents(handle, nvml.nvmlEventTypeXidCriticalError, events)
-        except self._unsupported:
+            nvml.nvmlDeviceRegisterEvents(gpu, nvml.nvmlEventTypeXidCriticalError, events)
+        except nvml.NVMLError as error:
+            self._left_out[_reason(error)].append("gpu_xid_total")
             return None
         return events
 
-    def _take(self, events: Any) -> None:
-        """Take the XIDs since the last call."""
-        with contextlib.suppress(self._nvml.NVMLError_Timeout):
-            while True:
-                event = self._nvml.nvmlEventSetWait_v2(events, 0)
-                self._xids += 1
-                self._last_xid = event.eventData
+    def _take_xids(self, events: Any) -> None:
+        """Take the Xids since the last call."""
+        nvml = self._nvml
+        try:
+            for _ in range(_MOST_XIDS):
+                event = nvml.nvmlEventSetWait_v2(events, 0)
+                if self._instance in (None, event.gpuInstanceId) or event.gpuInstanceId == _NO_ID:
+                    self._take_xid(event.eventData)
+        except nvml.NVMLError_Timeout:
+            self._failures.pop("gpu_xid_total", None)
+        except nvml.NVMLError as error:
+            if self._fail("gpu_xid_total", error):
+                self._events = None
+
+    def _take_xid(self, xid: int) -> None:
+        self._xids += 1
+        self._last_xid = xid
+        now_s = time.monotonic()
+        is_new = now_s - self._xid_at_s.get(xid, -_SAME_XID_S) >= _SAME_XID_S
+        self._xid_at_s[xid] = now_s
+        if is_new and is_of_gpu(xid):
+            self._report(f"Xid {xid}: {meaning(xid, '').kind.replace('_', ' ')}", xid=xid)
+
+
+_NO_ID = 0xFFFFFFFF
+"""The instance of an event that concerns the whole GPU."""
+
+_WORSE = {
+    "gpu_ecc_uncorrected_total": "{} uncorrected ECC errors",
+    "gpu_row_remap_failed": "row remapping failed",
+}
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, AttributeError):
+        return "needs a newer nvidia-ml-py"
+    return str(error).rstrip(".").lower()

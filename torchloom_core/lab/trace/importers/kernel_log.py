@@ -7,6 +7,7 @@ from zoneinfo import ZoneInfo
 
 from torchloom_core.floor.clock import SECOND_NS
 from torchloom_core.floor.errors import ConfigError, TraceError
+from torchloom_core.floor.xids import Meaning, meaning
 from torchloom_core.interface.foreign import shown
 from torchloom_core.lab.trace.bundle.schema import Event
 from torchloom_core.lab.trace.bundle.writer import refuse_to_replace
@@ -19,7 +20,6 @@ from torchloom_core.lab.trace.importers.exports import (
     time_ns,
     zone_of,
 )
-from torchloom_core.lab.trace.importers.xids import Meaning, meaning
 
 _XID = re.compile(r"NVRM: (?:GPU\d* )?Xid \(([^)]*)\): (\d{1,4})(?:, (.*))?")
 _SWITCH = re.compile(r"SXid \(([^)]*)\): (\d{1,6})(?:, (.*))?")

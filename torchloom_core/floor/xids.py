@@ -1,12 +1,12 @@
 """What an Xid of NVIDIA's driver means for a training process on the GPU.
 
+The importer of kernel logs and the sidecar's reading of NVML use it.
+
 Source: NVIDIA, "Analyzing Xid Errors with the Xid Catalog" (Ampere and newer). Its *immediate
 action* decides: where an application or the GPU has to be restarted the process has ended.
 """
 
-from typing import NamedTuple
-
-from torchloom_core.lab.trace.bundle.schema import Follows
+from typing import Literal, NamedTuple
 
 
 class Meaning(NamedTuple):
@@ -14,7 +14,7 @@ class Meaning(NamedTuple):
 
     kind: str
     fatal: bool
-    follows: Follows
+    follows: Literal["component", "job", "fabric", "unknown"]
 
 
 _APPLICATION = {
@@ -74,6 +74,21 @@ _WARNINGS = {
     157: "resource_retirement_failure",
 }
 """Training goes on, or, for 45 and 154, another Xid is the fault."""
+
+
+_SECONDARY = frozenset({45, 154})
+"""Follow another Xid, or an interrupt."""
+
+
+def is_of_gpu(xid: int) -> bool:
+    """Return whether an Xid is a fault of its own that is not usually the application's.
+
+    Examples
+    --------
+    >>> [xid for xid in (31, 45, 48, 63) if is_of_gpu(xid)]
+    [48, 63]
+    """
+    return xid not in _SECONDARY and meaning(xid, "").follows != "job"
 
 
 def meaning(xid: int, text: str) -> Meaning:
