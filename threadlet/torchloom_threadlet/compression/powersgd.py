@@ -117,13 +117,17 @@ class PowerSGD:
             return (yield from self._otherwise.reduce(tensor, memory, peers))
         unsent = memory.added_to(tensor.view(-1))
         matrices = [_matrix(unsent, piece) for piece in factored]
-        bases = self._bases(memory.basis, factored, tensor.device)
+        basis = memory.basis
+        if basis is None:
+            basis = self._first_basis(factored, tensor.device)
+        # They may differ between ranks, as after a rank has joined: the projection still uses
+        # common columns, if better ones only a step later.
+        bases = _orthonormal(self._right(basis, factored))
 
         projected = [m @ b for m, b in zip(matrices, bases, strict=True)]
         rest = [unsent[piece.start : piece.stop] for piece in plain]
         first = yield Sum(_flat([*projected, *rest]))
-        if not first.isfinite().all():
-            return torch.full_like(tensor, torch.nan), memory
+        is_finite = first.isfinite().all()
         left, *summed = torch.split_with_sizes(
             first, [sum(one.numel() for one in projected), *(piece.numbers for piece in plain)]
         )
@@ -136,8 +140,8 @@ class PowerSGD:
         lefts = self._left((yield Sum(left)), factored)
         mine = _flat([m.t() @ each for m, each in zip(matrices, lefts, strict=True)])
         right = yield Sum(mine.clone())
-        if not right.isfinite().all():
-            return torch.full_like(tensor, torch.nan), memory
+        # Selected, not branched on: a GPU would have to be waited for.
+        is_finite &= right.isfinite().all()
 
         total = torch.empty_like(unsent)
         rights, own = self._right(right, factored), self._right(mine, factored)
@@ -147,7 +151,10 @@ class PowerSGD:
         for piece, part in zip(plain, summed, strict=True):
             total[piece.start : piece.stop] = part
             unsent[piece.start : piece.stop] = 0.0
-        return total.view(tensor.shape), Memory(unsent, right)
+        residual = torch.zeros_like(unsent) if memory.residual is None else memory.residual
+        total = torch.where(is_finite, total, torch.nan)
+        unsent = torch.where(is_finite, unsent, residual)
+        return total.view(tensor.shape), Memory(unsent, torch.where(is_finite, right, basis))
 
     def _columns(self, piece: Piece) -> int:
         return min(self._rank, piece.rows, piece.columns)
@@ -163,19 +170,11 @@ class PowerSGD:
     def _right(self, flat: Tensor, pieces: Sequence[Piece]) -> list[Tensor]:
         return _split(flat, [(piece.columns, self._columns(piece)) for piece in pieces])
 
-    def _bases(
-        self, basis: Tensor | None, pieces: Sequence[Piece], device: torch.device
-    ) -> list[Tensor]:
-        """Return orthonormal columns to begin with: the last factors', or the same on all ranks.
-
-        They may differ between ranks, as after a rank has joined: the projection still uses common
-        columns, if better ones only a step later.
-        """
-        if basis is None:
-            numbers = sum(piece.columns * self._columns(piece) for piece in pieces)
-            generator = torch.Generator().manual_seed(_SEED)
-            basis = torch.randn(numbers, generator=generator).to(device)
-        return _orthonormal(self._right(basis, pieces))
+    def _first_basis(self, pieces: Sequence[Piece], device: torch.device) -> Tensor:
+        """Return right factors to begin with, the same on all ranks."""
+        numbers = sum(piece.columns * self._columns(piece) for piece in pieces)
+        generator = torch.Generator().manual_seed(_SEED)
+        return torch.randn(numbers, generator=generator).to(device)
 
 
 def _matrix(flat: Tensor, piece: Piece) -> Tensor:
