@@ -1,7 +1,9 @@
 """Reductions in pieces, several in flight at once: the same bits on all ranks, nothing lost."""
 
+import contextlib
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import count, pairwise
 
 import pytest
@@ -12,7 +14,14 @@ from hypothesis import strategies as st
 from tests.examples import examples
 from torchloom_threadlet.compression import MODES
 from torchloom_threadlet.compression.codecs import LEAST_NUMBERS, Bucket, Memory, Plain, edges
-from torchloom_threadlet.compression.collectives import Exchange, Gather, Peers, _answers, drive
+from torchloom_threadlet.compression.collectives import (
+    Exchange,
+    Gather,
+    HostWay,
+    Peers,
+    _answers,
+    drive,
+)
 from torchloom_threadlet.compression.knobs import allreduce_knobs
 from torchloom_threadlet.compression.modes import make_codecs
 
@@ -79,7 +88,7 @@ class Landing:
         self._wire.landed(self._rank)
 
 
-def reduce(mode, tensors, memories, at, at_once):
+def reduce(mode, tensors, memories, at, at_once, ways=None):
     """Return each rank's result and memory, and how many pieces were in flight at once."""
     ranks, wire = len(tensors), Wire(len(tensors))
 
@@ -87,8 +96,12 @@ def reduce(mode, tensors, memories, at, at_once):
         bucket = Bucket(tensors[rank], memories[rank], at)
         numbers = count()
         pieces = bucket.reductions(CODECS[mode], Peers(rank, ranks))
-        driven = drive(pieces, lambda collective: wire.issue(rank, numbers, collective), at_once)
-        bucket.write([total for total, _ in driven.results], 1)
+        way = ways[rank] if ways else HostWay()
+        issue = partial(wire.issue, rank, numbers)
+        on = way.accelerator.on(way.accelerator.coding) if ways else contextlib.nullcontext()
+        with on:
+            driven = drive(pieces, issue, at_once, way)
+            bucket.write([total for total, _ in driven.results], 1)
         return bucket.remembered([memory for _, memory in driven.results])
 
     with ThreadPoolExecutor(ranks) as threads:

@@ -10,8 +10,9 @@ depend on timing. :func:`reduce_together` drives all ranks in one process.
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -122,28 +123,83 @@ class Driven(Generic[_Result]):
     wire_s: float = 0.0
 
 
-class _Flight(Generic[_Result]):
-    """A reduction whose collective is in flight."""
+class Transfer(Protocol):
+    """A collective of a reduction.
 
-    def __init__(
-        self, place: int, reduction: Reduction[_Result], work: Any, answer: Tensor, issued: float
-    ) -> None:
-        self.place, self.reduction, self.answer = place, reduction, answer
-        self.issued, self.ended = issued, 0.0
-        self._work = work
-        if answer.device.type == "cpu":  # elsewhere the host does not see the end
-            work.get_future().add_done_callback(self._note_end)
+    ``issued``, ``ended``: by ``time.perf_counter``; 0 if the host does not see it.
+    """
 
-    def wait(self) -> None:
-        """Wait for the collective."""
+    @property
+    def issued(self) -> float: ...  # noqa: D102
+
+    @property
+    def ended(self) -> float: ...  # noqa: D102
+
+    def begin(self) -> None:
+        """Issue it, unless it is issued; called in the same order on all ranks."""
+
+    def wait(self) -> Tensor:
+        """Wait for the answer, and return it."""
+
+
+class Direct:
+    """A collective of the host's memory, issued at once."""
+
+    def __init__(self, collective: Collective, issue: Issue) -> None:
+        self.issued, self.ended = time.perf_counter(), 0.0
+        self._work, self._answer = issue(collective)
+        self._work.get_future().add_done_callback(self._note_end)
+
+    def begin(self) -> None:
+        """Do nothing: it is issued."""
+
+    def wait(self) -> Tensor:
+        """Wait for the answer, and return it."""
         self._work.wait()
         self.ended = self.ended or time.perf_counter()
+        return self._answer
 
     def _note_end(self, _: object) -> None:
         self.ended = time.perf_counter()
 
 
-def drive(reductions: Sequence[Reduction[_Result]], issue: Issue, at_once: int) -> Driven[_Result]:
+class Way(Protocol):
+    """How reductions code and issue their collectives, which depends on the device."""
+
+    def coding(self) -> AbstractContextManager[None]:
+        """Measure what is coded meanwhile."""
+
+    def carry(self, collective: Collective, issue: Issue) -> Transfer:
+        """Issue a collective, or prepare to."""
+
+
+class HostWay:
+    """The way of reductions in the host's memory."""
+
+    def coding(self) -> AbstractContextManager[None]:
+        """Measure nothing: the time that is not waited is coding."""
+        return nullcontext()
+
+    def carry(self, collective: Collective, issue: Issue) -> Transfer:
+        """Issue it at once."""
+        return Direct(collective, issue)
+
+
+_HOST = HostWay()
+
+
+@dataclass
+class _Flight(Generic[_Result]):
+    """A reduction that waits for a collective."""
+
+    place: int
+    reduction: Reduction[_Result]
+    transfer: Transfer
+
+
+def drive(
+    reductions: Sequence[Reduction[_Result]], issue: Issue, at_once: int, way: Way = _HOST
+) -> Driven[_Result]:
     """Drive reductions, so many at once, and return their results.
 
     Raises what a collective raises; none is issued after it.
@@ -158,20 +214,23 @@ def drive(reductions: Sequence[Reduction[_Result]], issue: Issue, at_once: int) 
         if waiting and len(flying) < at_once:
             place, reduction = waiting.popleft()
         else:
+            for flight in flying:
+                flight.transfer.begin()
             flight = flying.popleft()
+            transfer = flight.transfer
             looked = time.perf_counter()
-            flight.wait()
+            answer = transfer.wait()
             driven.waited_s += time.perf_counter() - looked
             # In the order of their issue, so that each adds only the time beyond the last.
-            driven.wire_s += max(0.0, flight.ended - max(flight.issued, over_until))
-            over_until = max(over_until, flight.ended)
-            place, reduction, answer = flight.place, flight.reduction, flight.answer
+            driven.wire_s += max(0.0, transfer.ended - max(transfer.issued, over_until))
+            over_until = max(over_until, transfer.ended)
+            place, reduction = flight.place, flight.reduction
         try:
-            collective = next(reduction) if answer is None else reduction.send(answer)
+            with way.coding():
+                collective = next(reduction) if answer is None else reduction.send(answer)
         except StopIteration as stop:
             results[place] = stop.value
             continue
-        issued = time.perf_counter()
-        flying.append(_Flight(place, reduction, *issue(collective), issued))
+        flying.append(_Flight(place, reduction, way.carry(collective, issue)))
     driven.results = [results[place] for place in range(len(reductions))]
     return driven

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Protocol
 
@@ -68,10 +69,15 @@ class Entry:
     place: int
 
 
+Late = Callable[[], Cost | None]
+"""Returns the cost that only an accelerator's clock knows; None until it has ended there."""
+
+
 class Meter:
     """Adds up figures, from any thread."""
 
     def __init__(self) -> None:
+        self._late: list[tuple[int, Late]] = []
         self.overlap = Overlap()
         self._lock = threading.Lock()
         self._gradient_bytes = 0
@@ -87,20 +93,32 @@ class Meter:
         self.overlap.add(entry)
         return entry
 
-    def end(self, entry: Entry, cost: Cost) -> None:
-        """Count its cost; it is over, with or without an error."""
+    def end(self, entry: Entry, cost: Cost, late: Late | None = None) -> None:
+        """Count its cost, and later what ``late`` returns; it is over, or was ended by an error."""
         self.overlap.discard(entry)
         with self._lock:
             self._buckets[entry.place] += cost
+            if late is not None:
+                self._late.append((entry.place, late))
 
     def take(self) -> Figures:
         """Return the sums since the last call."""
         with self._lock:
+            self._read_late()
             buckets, self._buckets = self._buckets, defaultdict(Cost)
             gradient_bytes, self._gradient_bytes = self._gradient_bytes, 0
             reductions, self._reductions = self._reductions, 0
         overlap_s, total = self.overlap.take(), sum(buckets.values(), Cost())
         return Figures(total, gradient_bytes, reductions, overlap_s, buckets)
+
+    def _read_late(self) -> None:
+        pending, self._late = self._late, []
+        for place, late in pending:
+            cost = late()
+            if cost is None:
+                self._late.append((place, late))
+            else:
+                self._buckets[place] += cost
 
 
 class Waits(Protocol):

@@ -28,18 +28,24 @@ from torchloom_threadlet.compression.collectives import (
     Collective,
     Exchange,
     Gather,
+    HostWay,
     Peers,
+    Way,
     drive,
     ring_bytes,
 )
-from torchloom_threadlet.compression.figures import Cost, Entry, Figures, Meter, Overlap
+from torchloom_threadlet.compression.figures import Cost, Entry, Figures, Late, Meter, Overlap
 from torchloom_threadlet.compression.modes import MODES, NONE, make_codecs
 from torchloom_threadlet.compression.ordered import OrderedProcessGroup
+from torchloom_threadlet.compression.staging import Accelerator, DeviceWay, StagedWay
 from torchloom_threadlet.compression.work import CompressedWork, Lane
 
 _PLAIN = Plain()
 _MOST_AT_ONCE = 16
 _MOST_NUMBERS = 2**31 - 1
+_HOST_BACKEND = "torchft-gloo"
+"""The backend that sends from the host's memory."""
+
 _NO_GAIN = {NONE: 0, "bf16": 2, "fp16": 2}
 """The bytes of a number up to which a mode saves nothing; 0 for modes that always save."""
 
@@ -90,6 +96,7 @@ class CompressedProcessGroup(OrderedProcessGroup):
         self._feedback = Feedback()
         self._meter = Meter()
         self._lane = Lane()
+        self._accelerators: dict[torch.device, Accelerator] = {}
         self._verdict: bool | None = None
         self.mode = mode
         self.is_plain = False
@@ -176,17 +183,29 @@ class CompressedProcessGroup(OrderedProcessGroup):
         at = [0, tensor.numel()]
         if not (self.is_plain or codec.is_whole):
             at = edges(tensor.numel(), tensor.itemsize, self._bucket_bytes, at_once)
-        if ranks == 1 or (codec is _PLAIN and len(at) == 2):
+        way = self._way(tensor.device)
+        # On an accelerator torch's gloo would allocate the host's memory anew each time.
+        is_plain = codec is _PLAIN and len(at) == 2 and not isinstance(way, StagedWay)
+        if ranks == 1 or is_plain:
             return self._untouched(tensors, opts)
         lane = self._lane
         lane.raise_if_ended()
         divisor = ranks if op == ReduceOp.AVG else 1
         bucket = Bucket(tensor, turn.memory, at)
-        job = _Job(codec, bucket, turn, Peers(self._rank, ranks), divisor, at_once)
-        work = CompressedWork(tensors)
+        job = _Job(codec, bucket, turn, Peers(self._rank, ranks), divisor, at_once, way)
+        work = CompressedWork(tensors, self._accelerators.get(tensor.device))
         reduce = partial(self._reduce, lane, job, self._meter.begin(tensor.nbytes))
         lane.add(partial(work.run, reduce))
         return work
+
+    def _way(self, device: torch.device) -> Way:
+        """Return the way of a reduction on this device."""
+        if device.type == "cpu":
+            return HostWay()
+        if device not in self._accelerators:
+            self._accelerators[device] = Accelerator(device)
+        is_staged = self.getBackendName() == _HOST_BACKEND
+        return (StagedWay if is_staged else DeviceWay)(self._accelerators[device])
 
     def _codec(self, tensor: Tensor) -> Codec:
         """Return the present mode's codec, or the plain sum if that is not larger."""
@@ -218,8 +237,10 @@ class CompressedProcessGroup(OrderedProcessGroup):
         The Manager calls it once a step, when it decides on it: without calls of :meth:`end_step`
         this ends the step, which counts as committed if nothing has failed here.
         """
-        self._verdict = not self._lane.ended
-        return super().errored()
+        error = super().errored()
+        # NCCL's errors end no reduction, as the host does not wait for it.
+        self._verdict = error is None and not self._lane.ended
+        return error
 
     @contextmanager
     def _run_context(self) -> Iterator[None]:
@@ -254,6 +275,7 @@ class CompressedProcessGroup(OrderedProcessGroup):
     def _reduce(self, lane: Lane, job: "_Job", entry: Entry) -> None:
         """Drive the codec over the wrapped process group, and write the result to the tensor."""
         began, ranks, sent, cost = time.perf_counter(), job.peers.ranks, 0, Cost()
+        late: Late | None = None
 
         def issue(collective: Collective) -> tuple[Any, Tensor]:
             nonlocal sent
@@ -261,24 +283,30 @@ class CompressedProcessGroup(OrderedProcessGroup):
             return lane.issue(partial(self._begin, collective, ranks))
 
         try:
-            driven = drive(job.bucket.reductions(job.codec, job.peers), issue, job.at_once)
+            pieces = job.bucket.reductions(job.codec, job.peers)
+            driven = drive(pieces, issue, job.at_once, job.way)
             totals, memories = zip(*driven.results, strict=True)
-            lane.issue(partial(job.bucket.write, totals, job.divisor))
-            self._feedback.stage(job.turn, job.bucket.remembered(memories))
+            with job.way.coding():
+                lane.issue(partial(job.bucket.write, totals, job.divisor))
+                self._feedback.stage(job.turn, job.bucket.remembered(memories))
             cost = Cost(sent, time.perf_counter() - began - driven.waited_s, driven.wire_s)
+            if isinstance(job.way, DeviceWay):  # the host has only launched the coding
+                cost, late = Cost(sent, wire_s=driven.wire_s), job.way.read
         finally:
-            self._meter.end(entry, cost)
+            self._meter.end(entry, cost, late)
 
     def _begin(self, collective: Collective, ranks: int) -> tuple[Any, Tensor]:
         """Issue a collective; return its work, and the tensor of its answer."""
         if isinstance(collective, Exchange):
-            answer = torch.empty_like(collective.rows)
+            rows = collective.rows
+            answer = rows.new_empty(rows.shape, pin_memory=rows.is_pinned())
             opts = AllToAllOptions()
-            return self._pg.alltoall_base(answer, collective.rows, [], [], opts), answer
+            return self._pg.alltoall_base(answer, rows, [], [], opts), answer
         if isinstance(collective, Gather):
-            answer = collective.row.new_empty((ranks, collective.row.numel()))
-            rows = [list(answer.unbind())]
-            return self._pg.allgather(rows, [collective.row], AllgatherOptions()), answer
+            row = collective.row
+            answer = row.new_empty((ranks, row.numel()), pin_memory=row.is_pinned())
+            into = [list(answer.unbind())]
+            return self._pg.allgather(into, [row], AllgatherOptions()), answer
         return self._pg.allreduce([collective.tensor], AllreduceOptions()), collective.tensor
 
 
@@ -292,6 +320,7 @@ class _Job:
     peers: Peers
     divisor: int
     at_once: int
+    way: Way
 
 
 def _can_be_compressed(tensors: list[Tensor], op: Any) -> bool:

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.distributed import Work
 
+from torchloom_threadlet.compression.staging import Accelerator
+
 _Begun = TypeVar("_Begun")
 _NO_TIMEOUT = timedelta(0)
 _NOWHERE = nullcontext()
@@ -81,15 +83,17 @@ class Lane:
 
 
 class CompressedWork(Work):
-    """Complete once the tensors are reduced; an error is raised by ``wait`` and by the future."""
+    """Complete once the tensors are reduced; an error is raised by ``wait`` and by the future.
 
-    def __init__(self, tensors: list[Tensor]) -> None:
+    ``accelerator``: whose coding stream reduces them; None in the host's memory.
+    """
+
+    def __init__(self, tensors: list[Tensor], accelerator: Accelerator | None = None) -> None:
         super().__init__()
-        device = tensors[0].device
         self._tensors = tensors
-        self._side = None if device.type == "cpu" else _SideStream(device)
+        self._side = _SideStream(accelerator) if accelerator else None
         self._future: torch.futures.Future[list[Tensor]] = torch.futures.Future(
-            devices=[device] if self._side else None
+            devices=accelerator.devices if accelerator else None
         )
         self._ended: concurrent.futures.Future[None] = concurrent.futures.Future()
 
@@ -153,25 +157,28 @@ class CompressedWork(Work):
 
 
 class _SideStream:
-    """A stream of its own, which begins after the current one's present work."""
+    """A reduction's part of the coding stream; it begins after the current stream's present work.
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._stream = torch.Stream(device)
-        self._ready = torch.accelerator.current_stream(device).record_event()
-        self._done: torch.Event | None = None
+    One stream for all: the allocator keeps freed memory for the stream that it was allocated in.
+    """
+
+    def __init__(self, accelerator: Accelerator) -> None:
+        self._accelerator = accelerator
+        self._ready = accelerator.mark(accelerator.current())
+        self._done: Any = None
 
     @contextmanager
     def entered(self, tensors: list[Tensor]) -> Iterator[None]:
         """Issue into the stream, and keep the tensors' memory from earlier reuse."""
-        with self._stream:
-            self._stream.wait_event(self._ready)
+        accelerator, stream = self._accelerator, self._accelerator.coding
+        with accelerator.on(stream):
+            stream.wait_event(self._ready)
             for tensor in tensors:
-                tensor.record_stream(self._stream)
+                accelerator.keep(tensor, stream)
             yield
-            self._done = self._stream.record_event()
+            self._done = accelerator.mark(stream)
 
     def block_current_stream(self) -> None:
         """Let the current stream wait for what was issued."""
         if self._done is not None:
-            torch.accelerator.current_stream(self._device).wait_event(self._done)
+            self._accelerator.current().wait_event(self._done)
