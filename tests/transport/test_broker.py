@@ -416,14 +416,14 @@ def test_a_zombie_process_has_ended():
         parent.stdin.close()
 
 
-def test_a_process_of_lowest_priority_leaves_the_processors_to_other_sessions(tmp_path):
+def test_a_process_of_low_priority_leaves_the_processors_to_other_sessions(tmp_path):
     """Its nice value alone counts within its own session only, where nothing else runs."""
     pid = detached_process.start_detached(["/bin/sleep", "1000"], tmp_path / "out")
     try:
         detached_process.lower_priority(pid)
-        assert psutil.Process(pid).nice() == 19
+        assert psutil.Process(pid).nice() == 10
         group = Path(f"/proc/{pid}/autogroup")
-        assert not group.exists() or group.read_text().endswith(" nice 19\n")
+        assert not group.exists() or group.read_text().endswith(" nice 10\n")
     finally:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)

@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 
 class Sealer:
-    """Seals parts in a process of the lowest priority, which outlives the Weaver."""
+    """Seals parts in a process of low priority, which outlives the Weaver."""
 
     def __init__(self, root: Path) -> None:
         self._output = root / "sealing.log"

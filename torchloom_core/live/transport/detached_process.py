@@ -17,7 +17,9 @@ from torchloom_core.wire.codec import UNREADABLE
 _T = TypeVar("_T")
 
 _PRIVATE_FILE = 0o600
-_LOWEST_PRIORITY = 19
+_LOW_PRIORITY = 10
+"""A nice value that still leaves a tenth of a processor where all are busy."""
+
 _POLL_S = 0.01
 _SETTLED_S = 1.0
 
@@ -41,15 +43,15 @@ def start_detached(
 
 
 def lower_priority(pid: int) -> None:
-    """Give a process that leads a session what others leave of the processors and disks.
+    """Give a process that leads a session little of the processors and disks if others want them.
 
     Linux shares the processors out among sessions first (autogroup, see sched(7)), and the nice
     value counts only within one: so the session's own is set as well.
     """
     with suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, pid, _LOWEST_PRIORITY)
+        os.setpriority(os.PRIO_PROCESS, pid, _LOW_PRIORITY)
     with suppress(OSError):  # without autogroups
-        Path(f"/proc/{pid}/autogroup").write_text(str(_LOWEST_PRIORITY))
+        Path(f"/proc/{pid}/autogroup").write_text(str(_LOW_PRIORITY))
     with suppress(OSError, AttributeError, psutil.Error):
         psutil.Process(pid).ionice(psutil.IOPRIO_CLASS_IDLE)
 
