@@ -41,9 +41,9 @@ class StragglerPolicy:
     """Propose a smaller batch for a worker that is slow ``patience`` samples in a row, then a move.
 
     Ranks that wait for each other all report the same step time. The policy therefore compares
-    each worker's own computing time, ``compute_s``, where it is reported, as under torchft on a
-    CPU; else ``step_time_s``. All GPUs wait for the slowest worker for (slow - median) / slow of
-    their time; that share over ``payback_s`` is the gain.
+    each worker's own computing time, ``compute_s``, where it is reported, as under
+    torchft; else ``step_time_s``. All GPUs wait for the slowest worker for (slow - median) / slow
+    of their time; that share over ``payback_s`` is the gain.
 
     A worker that offers the knob ``knob``, its share of the full batch from 0 to 1, first has its
     share multiplied by median / slow, at most ``tries`` times before the group is moved. The share

@@ -39,7 +39,7 @@ from torchloom_core.wire.messages import (
     PauseState,
     RollCall,
 )
-from torchloom_threadlet import identity
+from torchloom_threadlet import attach, identity
 
 RUN = "run"
 HERE = Path(__file__).parent
@@ -382,3 +382,13 @@ def start_trainer(join_file, tmp_path, end_with_sidecars):
     yield start
     for trainer in trainers:
         end_with_sidecars(trainer.process)
+
+
+@pytest.fixture
+def awaiting_loom(tmp_path, monkeypatch):
+    """A loom that awaits a Weaver; the test takes its rows."""
+    monkeypatch.setenv("TORCHLOOM_JOIN", str(tmp_path / "join.json"))
+    loom = attach(group="g0", rank=0)
+    loom._worker._link.stop()
+    yield loom
+    loom.close()

@@ -10,15 +10,15 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Unpack
 
 from torchloom_core.wire.messages import WorkerState
 from torchloom_threadlet.adapter import Adapter, Diverged, overridden
 from torchloom_threadlet.cleaning import error_line
+from torchloom_threadlet.device.meter import DeviceMeter
 from torchloom_threadlet.identity import Identity, Join
 from torchloom_threadlet.ipc import Goodbye
-from torchloom_threadlet.trainer.actuators import KnobForm, knob_of
+from torchloom_threadlet.loom_functions import LoomFunctions
 from torchloom_threadlet.trainer.exception_hook import ExceptionHook
 from torchloom_threadlet.trainer.standby_tasks import StandbyTasks
 from torchloom_threadlet.trainer.stepping_threads import SEVERAL, SteppingThreads
@@ -36,7 +36,7 @@ _monotonic_ns = time.monotonic_ns
 _thread = threading.get_ident
 
 
-class Loom:
+class Loom(LoomFunctions):
     """One worker's connection to its Weaver; inert where there is no Weaver.
 
     Created by :func:`torchloom_threadlet.attach`.
@@ -63,6 +63,7 @@ class Loom:
         self._vote, self._boundary = overridden(adapter, "vote"), overridden(adapter, "boundary")
         self._resume = overridden(adapter, "resume")
         self._append = self._worker.samples.waiting.append
+        self._device = DeviceMeter(self._worker.samples, self._worker.phases)
         self._serial = 0
         # Reentrant: a user's signal handler may step during a step.
         self._counting = threading.RLock()
@@ -117,8 +118,9 @@ class Loom:
         step : int, optional
             The number of the finished step; one more than the last if not given.
         **metrics
-            Numbers or 0-d tensors, units in the name (``loss``, ``tokens_per_s``). Tensors are
-            read later, in another thread, so this never waits for the device.
+            Numbers or 0-d tensors, units in the name (``loss``, ``update_norm``). Tensors are
+            read later, those on a GPU at a later step, so this never waits for the device.
+            ``tokens``, ``samples`` and ``flops`` of this rank's step become rates and ``mfu``.
 
         Returns
         -------
@@ -130,7 +132,9 @@ class Loom:
         SystemExit
             With status 0, in a loop that continues after the drain.
         """
-        worker = self._worker
+        worker, on_device = self._worker, self._device.steps
+        if on_device is not None:
+            on_device.end_step()
         try:
             if self._vote is not None and worker.going:
                 self._vote(step)
@@ -145,17 +149,20 @@ class Loom:
             self._complain(error)
             self._ask(self.adapter.close)  # it may not vote as often as other ranks
         try:
+            has_late = on_device is not None
             for name, value in metrics.items():
                 if type(value) is not float and hasattr(value, "detach"):
-                    metrics[name] = value.detach()
+                    metrics[name] = value = value.detach()
+                    has_late = has_late or getattr(value, "is_cuda", False)
+            row = self._device.row(metrics) if has_late and worker.linked else metrics
             threads = self._threads
             if _thread() != threads.stepper:
                 threads.look()
             if threads.stepper != SEVERAL:  # a lock would double the cost of a step
-                self._count(step, metrics)
+                self._count(step, row)
             else:
                 with self._counting:
-                    self._count(step, metrics)
+                    self._count(step, row)
             # While one thread runs commands the others continue: none waits for a lock.
             if worker.has_pending and self._executing.acquire(blocking=False):
                 try:
@@ -166,6 +173,8 @@ class Loom:
                 self._checkpointer.at_boundary(worker.whole_step, is_last=not worker.going)
             if self._resume is not None:
                 self._resume(worker.going)
+            if self._device.steps is not None:
+                self._device.steps.begin_step()
         except Exception as error:  # noqa: BLE001 - training continues
             self._complain(error)
         return worker.going or self._threads.dismiss()
@@ -182,11 +191,11 @@ class Loom:
             self._complained = True
             _logger.error("torchloom failed; training continues", exc_info=error)
 
-    def _count(self, step: int | None, metrics: dict[str, Any]) -> None:
+    def _count(self, step: int | None, row: Mapping[str, Any]) -> None:
         worker = self._worker
         worker.step = worker.step + 1 if step is None else step
         self._serial += 1
-        self._append((self._serial, _monotonic_ns(), metrics))
+        self._append((self._serial, _monotonic_ns(), row))
 
     def attach_again(self) -> None:
         """Let functions registered from now on replace those of the same name."""
@@ -196,28 +205,6 @@ class Loom:
         """Wait until this process may train."""
         self._ask(self.adapter.rejoin)
 
-    def knob(
-        self,
-        name: str,
-        get: Callable[[], Any],
-        set: Callable[[Any], object],
-        **form: Unpack[KnobForm],
-    ) -> None:
-        """Register a knob: ``get()`` returns its value, ``set(value)`` is called between steps.
-
-        A knob with ``fence="run"`` is set on all ranks between the same two steps; a joining rank
-        sets it before it loads the weights. ``check(values)`` is called first with the values that
-        all knobs would have, and raises if they are not compatible. One that is ``used_up`` by
-        training, as a number of steps to skip, is not set again when the run restarts.
-        A knob whose ``get`` raises is not registered, and a warning is logged.
-        """
-        try:
-            self._worker.actuators.add_knob(knob_of(name, get, set, **form))
-        except Exception as error:  # noqa: BLE001 - the user's function
-            _logger.warning("knob %r is not registered: %s", name, error_line(error))
-            return
-        self._worker.announce()
-
     def optimizer(self, *parts: Any, scheduler: Any = None) -> None:
         """Register the settings of optimizers as knobs: ``lr``, betas, weight decay.
 
@@ -226,6 +213,7 @@ class Loom:
         the rate itself overwrites what was set. The names of several are as by :meth:`manage`.
         """
         for each in managed(parts if scheduler is None else (*parts, scheduler)):
+            self.measure(each.optimizer)
             each.register(self, can_vote=self._worker.changes.can_vote)
 
     def manage(self, *parts: Any, scheduler: Any = None, **options: Any) -> None:
@@ -285,40 +273,6 @@ class Loom:
         self._checkpointer = found = attach_checkpoints(self, parts, path, **options)
         return found
 
-    def on(self, verb: str, function: Callable[..., object]) -> None:
-        """Offer a function for an operation, by its name; its capability says how it is called."""
-        self._worker.operations.add_function(verb, function)
-        self._worker.announce()
-
-    def on_checkpoint(self, save: Callable[[], object]) -> None:
-        """Have ``save()`` called, between steps, when a checkpoint is requested."""
-        self.on("checkpoint", save)
-
-    def on_rewind(self, rewind: Callable[[int], object]) -> None:
-        """Have ``rewind(skip)`` called on all ranks, between the same two steps.
-
-        It restores the last checkpoint (weights, optimizer, position in the data) and then skips
-        ``skip`` batches. Not available with torchft's Manager, whose step only increases.
-        """
-        self.on("rewind", rewind)
-
-    def on_drain(self, leave: Callable[[], object]) -> None:
-        """Have ``leave()`` called, between steps, before :meth:`step` returns False."""
-        self.on("drain", leave)
-
-    def phase(self, name: str, *, at_most_s: float = 600.0) -> AbstractContextManager[None]:
-        """Name work that takes longer than a step, such as an evaluation, so that it is no hang.
-
-        Use ``with loom.phase("evaluate", at_most_s=300):`` or ``@loom.phase("evaluate")``. For
-        ``at_most_s`` seconds the policy ``hang`` does not mind that no step ends. Phases may be
-        nested, and used in any thread.
-        """
-        return self._worker.phase(name, at_most_s)
-
-    def note(self, kind: str, /, **fields: Any) -> None:
-        """Send an event to the Weaver; a value that is no number is sent as text."""
-        self._worker.note(kind, fields)
-
     def close(self) -> None:
         """Announce that the worker leaves on purpose: its end, of any kind, is no failure."""
         if os.getpid() != self._pid:
@@ -346,5 +300,6 @@ class Loom:
         self._closed = True
         atexit.unregister(self._close)
         self._log.stop()
+        self._device.close()
         self._exception_hook.remove()
         self._worker.close()

@@ -5,7 +5,8 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from typing import Protocol
+
+from torchloom_threadlet.trainer.phases import Waits
 
 _BUCKETS_REPORTED = 8
 
@@ -119,16 +120,6 @@ class Meter:
                 self._late.append((place, late))
             else:
                 self._buckets[place] += cost
-
-
-class Waits(Protocol):
-    """Gets the beginning and the end of each wait."""
-
-    def begin(self, what: str) -> None:
-        """Record that a wait begins."""
-
-    def end(self, what: str) -> None:
-        """Record that a wait is over."""
 
 
 class Overlap:

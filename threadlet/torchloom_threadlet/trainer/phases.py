@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from torchloom_core.wire.limits import MAX_SHORT_TEXT
 from torchloom_threadlet.cleaning import text
@@ -25,17 +25,36 @@ _MODULE = "torch._dynamo.callback"
 _logger = logging.getLogger(__name__)
 
 
+class Waits(Protocol):
+    """Gets the beginning and the end of each wait."""
+
+    def begin(self, what: str) -> None:
+        """Record that a wait begins."""
+
+    def end(self, what: str) -> None:
+        """Record that a wait is over."""
+
+
+class DeviceWaits(Waits, Protocol):
+    """Finds the same waits on the device, which is behind the host."""
+
+    def is_waiting(self) -> bool:
+        """Return whether the device waits, not whether it still works on what came before."""
+
+
 class Phases:
     """The phase of one trainer, and how long it has waited.
 
     ``waited_ns``: time in waits that are over, summed.
     ``starting``: the marks of its start, which waits and named phases are part of.
+    ``device``: gets the same waits where a process trains on a GPU.
     """
 
     def __init__(self, starting: StartMarks | None = None) -> None:
         self.starting = starting or StartMarks(time.time_ns(), lambda _: None, is_standby=False)
         self.waited_ns = 0
         self.quorum_id = -1
+        self.device: DeviceWaits | None = None
         self._lock = threading.Lock()
         self._waits: list[str] = []
         self._named: list[NamedPhase] = []
@@ -49,10 +68,15 @@ class Phases:
             if not self._waits:
                 self._since_ns = time.monotonic_ns()
             self._waits.append(what)
+        # Without the lock, which the link's thread takes: the driver may block here.
+        if self.device is not None:
+            self.device.begin(what)
 
     def end(self, what: str) -> None:
         """Record that a wait is over, however it ended."""
         self.starting.end(what)
+        if self.device is not None:
+            self.device.end(what)
         with self._lock:
             self._waits.remove(what)
             if not self._waits:
@@ -94,7 +118,8 @@ class Phases:
             waits, since_ns = self._waits, self._since_ns
             if not since_ns:
                 return None
-            if waits and time.monotonic_ns() - since_ns > _REPORTED_AFTER_NS:
+            lasts = waits and time.monotonic_ns() - since_ns > _REPORTED_AFTER_NS
+            if lasts and (self.device is None or self.device.is_waiting()):
                 return Phase(name=waits[-1], since_ns=since_ns, quorum_id=self.quorum_id)
             since_ns = self._computes_since_ns or since_ns
             return Phase(name=COMPUTE, since_ns=since_ns, quorum_id=self.quorum_id)

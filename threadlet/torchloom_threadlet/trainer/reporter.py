@@ -107,7 +107,8 @@ class Reporter:
         self._compilations.look()
         rows = self.samples.take(self._entered_ns)
         phase = self.phases.present()
-        now = (self.state, self._entered_ns, phase, self.phases.named())
+        progress_ns = self.samples.progress_ns
+        now = (self.state, self._entered_ns, progress_ns, phase, self.phases.named())
         # A wait is reported again and again: without confirmation it counts as over.
         waits = phase is not None and phase.name != ipc.COMPUTE
         if not rows and not waits and now == self._reported:
@@ -120,7 +121,7 @@ class Reporter:
         return ipc.Samples(
             state=self.state,
             step=self.whole_step,
-            progress_ns=max(self.samples.newest_ns, self._entered_ns),
+            progress_ns=max(self.samples.progress_ns, self._entered_ns),
             looked_ns=time.monotonic_ns(),
             phase=self.phases.present(),
             named=self.phases.named(),

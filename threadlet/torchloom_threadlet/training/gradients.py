@@ -216,6 +216,7 @@ class ManagedOptimizers:
         for each in managed(parts):
             if isinstance(each.optimizer, SwitchableOptimizer):
                 each.optimizer.register(each.within(loom))
+            loom.measure(each.optimizer)  # before the hook that clips
             each.register(loom, can_vote=can_vote)
             gradients = Gradients(each.optimizer, step=step, measure_update=measure_update)
             gradients.register(each.within(loom), clips=clips)

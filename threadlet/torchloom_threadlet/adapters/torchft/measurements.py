@@ -9,7 +9,7 @@ from torch.utils._pytree import tree_leaves
 
 from torchloom_core.wire.start_phases import STATE_TRANSFER
 from torchloom_threadlet.compression import CompressedProcessGroup
-from torchloom_threadlet.compression.figures import Waits
+from torchloom_threadlet.trainer.phases import Waits
 from torchloom_threadlet.trainer.start_marks import StartMarks
 
 _logger = logging.getLogger(__name__)
@@ -21,7 +21,8 @@ def stamp_waits(manager: Any, phases: Waits, of_reductions: Waits) -> None:
     ``of_reductions`` records the waits for an allreduce, ``phases`` all others.
 
     On a GPU, ``wait`` of a collective and the launch of a kernel return at once, and the host
-    waits for both in ``should_commit``: there the two waits cannot be separated.
+    waits for both in ``should_commit``; the two waits are separated by events on the device
+    (:mod:`torchloom_threadlet.device`).
     """
     for name, what in (
         ("start_quorum", "quorum"),

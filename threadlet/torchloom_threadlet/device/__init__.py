@@ -1,0 +1,1 @@
+"""Measures a training process on its GPU, without waiting for it."""
