@@ -83,8 +83,7 @@ class Checkpointer:
         restored = self._restore()
         self._last_step = self.step
         self._generation, self._token = self._begin_generation(restored)
-        for optimizer in self._state.steppers:
-            optimizer.register_step_pre_hook(lambda *_: self._finish_copy())
+        self._saver.hold_optimizers(self._finish_copy)
 
     def _restore(self, *, in_training: bool = False) -> Restored | None:
         restored = restore(self._sources, self._state, self._ranks, in_training=in_training)
@@ -262,6 +261,7 @@ class Checkpointer:
 
     def _take_reports(self, now_s: float) -> None:
         """Take note of what the writer did, and hand a finished copy to it."""
+        self._saver.at_boundary()
         self._outcomes.felt.at_boundary(now_s)
         for report in self._saver.reports():
             self._outcomes.take(report)

@@ -2,14 +2,16 @@
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
+import torch
 from torch import Tensor
 
 from torchloom_core.checkpoints.layout import Piece, Shard
 from torchloom_threadlet.checkpoint.copying import Copy
+from torchloom_threadlet.checkpoint.device_copy import SideStreams
 from torchloom_threadlet.checkpoint.owner import Owner
 from torchloom_threadlet.checkpoint.pieces import own_pieces, replica_of
 from torchloom_threadlet.checkpoint.saving_ranks import SavingRanks
@@ -50,6 +52,11 @@ class _Part(NamedTuple):
         """The bytes that it takes in a slot."""
         return self.bytes + len(self.described)
 
+    @property
+    def device(self) -> torch.device | None:
+        """The GPU of the first tensor that is on one."""
+        return next((tensor.device for _, tensor in self.pieces if tensor.is_cuda), None)
+
 
 class Saver:
     """The slots and the writer of one rank.
@@ -75,6 +82,8 @@ class Saver:
         self._copy: Copy | None = None
         self._order: Order | None = None
         self._is_torn = False
+        self._streams = SideStreams()
+        self._is_stepping = self._has_stepped = False
         self._limit = Limit(bytes_per_s=0.0)
         self.blocked_s = self.longest_wait_s = 0.0
 
@@ -131,7 +140,8 @@ class Saver:
             return
         self._has_prepared = True
         try:
-            self._coming = ComingSlots(round(self._part().size * _ROOM))
+            part = self._part()
+            self._coming = ComingSlots(round(part.size * _ROOM), part.device)
         except Exception as error:  # noqa: BLE001 - the save says what cannot be saved
             _logger.debug("no slots are made beforehand: %s", error)
 
@@ -142,7 +152,7 @@ class Saver:
         """
         begun_s = time.monotonic()
         part = self._part()
-        slots = self._make_room(part.size)
+        slots = self._make_room(part)
         slot = min(set(range(SLOTS)) - self._busy.keys())
         slots.put(slot, part.bytes, part.described)
         self._order = msgspec.structs.replace(
@@ -152,11 +162,41 @@ class Saver:
             described=len(part.described),
             owner=str(Owner.of_this_process()),
         )
-        may_lag = self._state.steppers and not self._is_torn
-        self._copy = Copy(slots, slot, part.pieces, part.steady if may_lag else set())
+        # An optimizer that a CUDA graph replays calls no hook.
+        is_hooked = part.device is None or self._has_stepped
+        may_lag = self._state.steppers and is_hooked and not self._is_torn
+        steady = part.steady if may_lag else set()
+        self._copy = Copy(slots, slot, part.pieces, steady, self._streams)
         self._busy[slot] = set(order.tiers)
         self.blocked_s = time.monotonic() - begun_s
         self.longest_wait_s = max(self.longest_wait_s, self.blocked_s)
+
+    def at_boundary(self) -> None:
+        """Note the end of a step: whether an optimizer's hook was called in it."""
+        self._has_stepped, self._is_stepping = self._is_stepping, False
+
+    def hold_optimizers(self, finish: Callable[[], None]) -> None:
+        """Let optimizers step only once that changes nothing which is not copied yet.
+
+        What is on a GPU is waited for there. ``finish`` is called where a copy is complete.
+        """
+
+        def hold(*_: object) -> None:
+            self._is_stepping = True
+            if self._copy is not None and self._hold(self._copy):
+                finish()
+
+        for optimizer in self._state.steppers:
+            optimizer.register_step_pre_hook(hold)
+
+    def _hold(self, copy: Copy) -> bool:
+        begun_s = time.monotonic()
+        try:
+            return copy.hold()
+        except Exception:  # noqa: BLE001 - waiting for it raises the same
+            return True
+        finally:
+            self._add_wait(time.monotonic() - begun_s)
 
     def finish(self) -> str:
         """Wait for the copy under way, and hand it to the writer; return why it failed, or ""."""
@@ -170,9 +210,7 @@ class Saver:
         except Exception as error:  # noqa: BLE001 - training continues
             self._busy.pop(copy.slot, None)
             return str(error)
-        waited_s = time.monotonic() - begun_s
-        self.blocked_s += waited_s
-        self.longest_wait_s = max(self.longest_wait_s, waited_s)
+        self._add_wait(time.monotonic() - begun_s)
         if copy.torn:
             self._busy.pop(copy.slot, None)
             self._is_torn = True
@@ -194,6 +232,10 @@ class Saver:
         self._link = self._slots = self._coming = None
         self._busy = {}
 
+    def _add_wait(self, waited_s: float) -> None:
+        self.blocked_s += waited_s
+        self.longest_wait_s = max(self.longest_wait_s, waited_s)
+
     def _part(self) -> "_Part":
         """Return what this rank saves, as it is now."""
         gathered = self._state.gather(self._ranks.rank)
@@ -208,8 +250,9 @@ class Saver:
         )
         return _Part(pieces, steady, msgspec.json.encode(shard))
 
-    def _make_room(self, size: int) -> Slots:
-        """Return slots of this size that have a writer; those that are too small are given up."""
+    def _make_room(self, part: _Part) -> Slots:
+        """Return slots for this that have a writer; those that are too small are given up."""
+        size = part.size
         slots, is_served = self._slots, self._link is not None and not self._link.is_over
         if slots is not None and slots.bytes >= size and is_served:
             return slots
@@ -221,7 +264,7 @@ class Saver:
         if slots is not None and not is_served:
             slots.remove()
         self._link, self._busy = None, {}
-        self._slots = slots = self._new_slots(size)
+        self._slots = slots = self._new_slots(part)
         try:
             self._link = WriterLink(self._interpreter, slots.path)
         except OSError:
@@ -232,11 +275,11 @@ class Saver:
         self._link.send(self._limit)
         return slots
 
-    def _new_slots(self, size: int) -> Slots:
+    def _new_slots(self, part: _Part) -> Slots:
         coming, self._coming = self._coming, None
         if coming is not None:
             slots = coming.wait()
-            if slots.bytes >= size:
+            if slots.bytes >= part.size:
                 return slots
             slots.remove()
-        return Slots(round(size * _ROOM))
+        return Slots(round(part.size * _ROOM), part.device)

@@ -1,17 +1,22 @@
 """Two slots in shared memory, into which a rank copies its state: one is written, one is free.
 
 They are a file in ``/dev/shm``, made and touched beforehand, so that a copy meets no page fault;
-the file outlives a killed trainer until the writer has stored it.
+the file outlives a killed trainer until the writer has stored it. Where tensors are on a GPU the
+mapping is page-locked, so that the GPU writes into it while the host goes on.
 """
 
 import fcntl
+import logging
 import mmap
 import os
 import secrets
 import tempfile
 import threading
+import weakref
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,15 +27,26 @@ from torchloom_threadlet.checkpoint.writer.orders import SLOTS
 
 _MEMORY = Path("/dev/shm")
 _PREFIX = "torchloom-"
+_PORTABLE = 1  # cudaHostRegisterPortable: page-locked for all GPUs
+
+_logger = logging.getLogger(__name__)
 
 
 class Slots:
-    """A mapped file of two slots of ``bytes`` each.
+    """A mapped file of two slots of ``bytes`` each, page-locked if a GPU is given.
 
-    Raises OSError if there is no room for it.
+    Where it cannot be page-locked, the GPU's tensors are staged in a buffer that is, and copied on
+    by a thread. Raises OSError if there is no room for it.
+
+    Attributes
+    ----------
+    is_staged : bool
+        Whether there is such a buffer.
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(
+        self, size: int, device: torch.device | None = None, cuda: Any = torch.cuda
+    ) -> None:
         folder = _MEMORY if _MEMORY.is_dir() else Path(tempfile.gettempdir())
         self.bytes = -(-max(size, 1) // mmap.PAGESIZE) * mmap.PAGESIZE
         mine = f"{_PREFIX}{os.getuid()}-"
@@ -48,12 +64,31 @@ class Slots:
         self._file = os.fdopen(handle)
         self._all = torch.frombuffer(self._memory, dtype=torch.uint8)
         self._all.zero_()
+        self._staging: Tensor | None = None
+        if device is not None:
+            # In a thread: an error that CUDA keeps would surface in the training's next kernel.
+            thread = threading.Thread(target=self._lock_pages, args=(device, cuda))
+            thread.start()
+            thread.join()
+
+    @property
+    def is_staged(self) -> bool:  # noqa: D102 - see the class
+        return self._staging is not None
 
     def view(self, slot: int, piece: Piece) -> Tensor:
         """Return the tensor of a slot into which a piece is copied."""
-        begin = slot * self.bytes + piece.at
-        part = self._all[begin : begin + piece.bytes]
-        return part.view(dtype_named(piece.dtype)).view(piece.sizes)
+        return _typed(self._all, slot * self.bytes + piece.at, piece)
+
+    def device_view(self, slot: int, piece: Piece) -> Tensor:
+        """Return the tensor into which a GPU copies a piece of this slot."""
+        if self._staging is None:
+            return self.view(slot, piece)
+        return _typed(self._staging, piece.at, piece)
+
+    def unstage(self, slot: int, pieces: Iterable[Piece]) -> None:
+        """Copy pieces from the buffer into the slot."""
+        for piece in pieces:
+            self.view(slot, piece).copy_(self.device_view(slot, piece))
 
     def put(self, slot: int, at: int, data: bytes) -> None:
         """Write bytes into a slot."""
@@ -65,14 +100,37 @@ class Slots:
         self.path.unlink(missing_ok=True)
         self._file.close()
 
+    def _lock_pages(self, device: torch.device, cuda: Any) -> None:
+        try:
+            with cuda.device(device):  # a thread begins with GPU 0, another rank's
+                cudart, at = cuda.cudart(), self._all.data_ptr()
+                if not int(cudart.cudaHostRegister(at, SLOTS * self.bytes, _PORTABLE)):
+                    weakref.finalize(self, _unlock_pages, cudart, at).atexit = False
+                    return
+                self._staging = torch.empty(self.bytes, dtype=torch.uint8, pin_memory=True)
+        except Exception as error:  # noqa: BLE001 - copies are right without it, but block
+            _logger.warning("saves block training, as no memory can be page-locked: %s", error)
+        else:
+            _logger.info("slots cannot be page-locked: copies are staged")
+
+
+def _typed(memory: Tensor, begin: int, piece: Piece) -> Tensor:
+    part = memory[begin : begin + piece.bytes]
+    return part.view(dtype_named(piece.dtype)).view(piece.sizes)
+
+
+def _unlock_pages(cudart: Any, at: int) -> None:
+    with suppress(Exception):
+        cudart.cudaHostUnregister(at)
+
 
 class ComingSlots:
-    """Slots that are made in a thread: to touch gigabytes takes seconds."""
+    """Slots that are made in a thread: to touch and lock gigabytes takes seconds."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, device: torch.device | None) -> None:
         self._made: Slots | None = None
         self._error: OSError | None = None
-        self._thread = threading.Thread(target=self._make, args=(size,), daemon=True)
+        self._thread = threading.Thread(target=self._make, args=(size, device), daemon=True)
         self._thread.start()
 
     def wait(self) -> Slots:
@@ -87,9 +145,9 @@ class ComingSlots:
         with suppress(OSError):
             self.wait().remove()
 
-    def _make(self, size: int) -> None:
+    def _make(self, size: int, device: torch.device | None) -> None:
         try:
-            self._made = Slots(size)
+            self._made = Slots(size, device)
         except OSError as error:
             self._error = error
 
