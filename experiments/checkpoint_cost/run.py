@@ -10,7 +10,7 @@ import random
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
@@ -31,6 +31,7 @@ from experiments.checkpoint_cost.methods import (
 _QUIET_STEPS = 40
 _LAYERS = 16
 _RESAMPLES, SEED = 2000, 7
+_CPU = torch.device("cpu")
 
 
 def main() -> None:
@@ -56,24 +57,32 @@ def main() -> None:
         options.json.write_text(json.dumps(found, indent=1))
 
 
-def measure(megabytes: float, saves: int, folder: Path) -> dict[str, dict[str, list[float]]]:
+def measure(
+    megabytes: float,
+    saves: int,
+    folder: Path,
+    compared: Mapping[str, Callable[[State, Path], Method]] = METHODS,
+    device: torch.device = _CPU,
+) -> dict[str, dict[str, list[float]]]:
     """Return, of each method, the milliseconds of each save."""
     width = int((megabytes * 1e6 / 12 / _LAYERS) ** 0.5)
-    model = nn.Sequential(*(nn.Linear(width, width) for _ in range(_LAYERS)))
+    model = nn.Sequential(*(nn.Linear(width, width) for _ in range(_LAYERS))).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-    data = torch.randn(8, width)
+    data = torch.randn(8, width, device=device)
 
     def train() -> float:
         began_s = time.perf_counter()
         optimizer.zero_grad(set_to_none=False)  # no new memory: steps take about the same time
         model(data).square().mean().backward()
         optimizer.step()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
         return time.perf_counter() - began_s
 
     for _ in range(3):
         train()
     state = State(model, optimizer)
-    methods = {name: make(state, folder) for name, make in METHODS.items()}
+    methods = {name: make(state, folder) for name, make in compared.items()}
     found: dict[str, dict[str, list[float]]] = {
         name: {"wait": [], "felt": [], "on_file": [], "first": []} for name in methods
     }

@@ -1,0 +1,198 @@
+"""Measure on one GPU, side by side in one run, what torchLoom costs there and how exact it is.
+
+``python experiments/gpu/run.py`` takes under eight minutes. Without a GPU, or with ``--cpu``,
+every section that can run does so in small, to try the script; nothing is then written by itself.
+"""
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from experiments.bench.figure import Figure
+from experiments.bench.machine import with_torch
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+sys.path.insert(0, str(HERE.parent / "bench"))
+
+SECTIONS = {
+    "step_overhead": 180,
+    "coding": 50,
+    "checkpoint_stall": 110,
+    "device_time": 40,
+    "nvml_cost": 25,
+    "nccl": 65,
+}
+"""The sections, and the seconds after which each is ended: 470 in all, under eight minutes."""
+
+_KINDS = {"figure": "figures", "skipped": "skipped", "failed": "failed", "note": "notes"}
+"""What a section reports, and where it is in an :class:`Outcome`."""
+
+
+@dataclass
+class Outcome:
+    """What came of a section.
+
+    Attributes
+    ----------
+    skipped, failed : list of str
+        What the machine lacks, and what failed, each in a line.
+    """
+
+    figures: list[Figure] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+
+def run(section: str, device: str, limit_s: float) -> Outcome:
+    """Run a section in a process of its own, so that none harms another."""
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    began_s = time.perf_counter()
+    process = subprocess.Popen(
+        [sys.executable, "-m", f"experiments.gpu.{section}", device],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": path},
+        text=True,
+        start_new_session=True,
+    )
+    problem = ""
+    try:
+        printed, complaints = process.communicate(timeout=limit_s)
+        if process.returncode:
+            problem = f"status {process.returncode}: {' '.join(complaints.splitlines()[-1:])}"
+    except subprocess.TimeoutExpired:
+        problem = f"ended after {limit_s:g} s"
+        os.killpg(process.pid, signal.SIGKILL)
+        printed, complaints = process.communicate()
+    outcome = outcome_of(printed)
+    outcome.failed += filter(None, [problem])
+    if outcome.failed:
+        sys.stderr.write(complaints)
+    outcome.seconds = round(time.perf_counter() - began_s, 1)
+    return outcome
+
+
+def outcome_of(printed: str) -> Outcome:
+    """Return what a section's process has reported, a line each."""
+    outcome = Outcome()
+    for line in printed.splitlines():
+        kind, _, _ = line.removeprefix('{"').partition('": ')
+        if line.startswith('{"') and kind in _KINDS:
+            [value] = json.loads(line).values()
+            value = Figure(**value) if kind == "figure" else value.replace(str(ROOT), ".")
+            getattr(outcome, _KINDS[kind]).append(value)
+    return outcome
+
+
+def machine(device: str) -> dict[str, Any]:
+    """Return what the figures were measured on."""
+    import torch
+
+    described: dict[str, Any] = with_torch() | {"device": device}
+    described |= {"load_average": "{:.1f} {:.1f} {:.1f}".format(*os.getloadavg())}
+    for package in ("torchft-nightly", "nvidia-ml-py", "triton"):
+        try:
+            described[package] = version(package)
+        except PackageNotFoundError:
+            described[package] = "not installed"
+    if device == "cuda":
+        found = torch.cuda.get_device_properties(0)
+        described |= {
+            "card": found.name,
+            "memory_gb": round(found.total_memory / 1e9, 1),
+            "driver": _driver(),
+            "cuda": torch.version.cuda,
+            "nccl": ".".join(map(str, torch.cuda.nccl.version())),
+        }
+    return described
+
+
+def _driver() -> str:
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        return str(pynvml.nvmlSystemGetDriverVersion())
+    except Exception as error:  # noqa: BLE001 - it is a line of a table
+        return f"unknown ({type(error).__name__})"
+
+
+def lacks_gpu() -> str:
+    """Return why no GPU is measured; empty if one can be."""
+    try:
+        import torch
+    except ImportError as error:
+        raise SystemExit(
+            f'need torch: pip install -e ".[server,torch]" matplotlib ({error})'
+        ) from None
+    return "" if torch.cuda.is_available() else f"torch {torch.__version__} finds no GPU"
+
+
+def save(outcomes: dict[str, Outcome], described: dict[str, Any], path: Path) -> None:
+    """Write everything that was measured to ``path``."""
+    sections = {}
+    for name, outcome in outcomes.items():
+        figures = [
+            asdict(figure) | {"ratio": figure.ratio, "met": figure.met}
+            for figure in outcome.figures
+        ]
+        sections[name] = asdict(outcome) | {"figures": figures}
+    found = {"machine": described, "sections": sections}
+    path.write_text(json.dumps(found, indent=1) + "\n")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the sections; return 1 if one failed, or on a GPU exceeded a limit."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--cpu", action="store_true", help="only try the script, in small")
+    parser.add_argument("--only", action="append", choices=SECTIONS, help="repeatable; else all")
+    parser.add_argument("--json", type=Path, help="default on a GPU: results.json beside this file")
+    parser.add_argument("--plot", type=Path, help="default on a GPU: gpu.png beside this file")
+    options = parser.parse_args(argv)
+    why = "--cpu was given" if options.cpu else lacks_gpu()
+    device = "cpu" if why else "cuda"
+    for path in (options.json, options.plot):
+        if why and path is not None and path.parent.resolve() == HERE:
+            raise SystemExit(
+                f"need another folder than {HERE.name} for figures of a CPU: {path.name}"
+            )
+    if why:
+        print(
+            f"On the CPU, in small, since {why}: this tries the script; its figures mean nothing."
+        )
+    described = machine(device)
+    outcomes = {}
+    for name in options.only or SECTIONS:
+        print(f"{name} ...", flush=True)
+        outcomes[name] = outcome = run(name, device, SECTIONS[name])
+        for label in ("skipped", "failed", "notes"):
+            for text in getattr(outcome, label):
+                print(f"  {label}: {text}" if label != "notes" else f"  {text}")
+    from report import save_plot, show  # of experiments/bench, whose modules import each other so
+
+    figures = [figure for outcome in outcomes.values() for figure in outcome.figures]
+    show(figures, described)
+    whole = options.only is None and not why
+    if path := options.json or (HERE / "results.json" if whole else None):
+        save(outcomes, described, path)
+    if path := options.plot or (HERE / "gpu.png" if whole else None):
+        save_plot([figure for figure in figures if figure.limit > 0], path)
+    if any(outcome.failed for outcome in outcomes.values()):
+        return 1
+    return int(device == "cuda" and any(not figure.met for figure in figures))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
