@@ -9,6 +9,8 @@ from functools import partial
 from statistics import median
 from typing import Any
 
+import torch
+from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from experiments.bench.figure import Figure
@@ -34,6 +36,12 @@ def accuracy(device: Device) -> Figure:
     with attached() as (loom, received):
         training = Training(device)
         training.last(_STEP_S, device)
+        training.at_once()
+        if device.is_gpu:  # waits are known with DDP, here of one rank
+            store = torch.distributed.HashStore()
+            torch.distributed.init_process_group("nccl", store=store, rank=0, world_size=1)
+            training.model = DistributedDataParallel(training.model)
+        loom.measure(training.model)
         loom.manage(training.optimizer)
         for _ in range(5):
             loom.step(loss=training.step())
@@ -47,7 +55,7 @@ def accuracy(device: Device) -> Figure:
                 own = {} if device.is_gpu else {"wait_s": _INPUT_S}
                 loom.step(loss=loss, **own)
             device.synchronize()
-        loom.step(loss=loss)
+        loom.step(loss=loss)  # the last of those steps can be read now
         received.until("loss", mark + steps)
         ours = received.values["compute_s"][-steps:]
     if not ours:

@@ -45,6 +45,7 @@ def plain(wanted_ms: int, loom: Loom, device: Device) -> Figure:
     bare, ours = Training(device), Training(device)
     step_s = bare.last(wanted_ms / 1e3, device)
     ours.parts = bare.parts
+    loom.measure(ours.model)
     limit = _LIMIT if wanted_ms >= _JUDGED_MS else _LIMIT_OF_5_MS
     return compare(f"step_{wanted_ms}ms", bare.step, ours.step, loom, device, step_s, limit)
 
@@ -94,6 +95,7 @@ def compiled(loom: Loom, device: Device) -> Figure:
     """Compare compiled steps, and count the graph's breaks with ``loom.step`` beside it."""
     backend: Any = "inductor" if device.is_gpu else "eager"
     both = Training(device), Training(device)
+    loom.measure(both[1].model)
     for training in both:
         training.forward = torch.compile(training.forward, backend=backend)
     step_s = both[0].last(_JUDGED_MS / 1e3 if device.is_gpu else 0.005, device)
@@ -116,6 +118,7 @@ def compiled(loom: Loom, device: Device) -> Figure:
 def graphed(loom: Loom, device: Device) -> Figure:
     """Compare replays of a CUDA graph of the whole step."""
     both = Training(device), Training(device)
+    loom.measure(both[1].model)
     step_s = both[0].last(_JUDGED_MS / 1e3, device)
     both[1].parts = both[0].parts
     replays = [replay_of(training) for training in both]
@@ -153,6 +156,7 @@ def captures(loom: Loom, device: Device) -> Figure:
     """Return how many captures of a graph fail while the loom's threads read what was reported."""
     failed, why = 0, ""
     training = Training(device)
+    loom.measure(training.model)
     for _ in range(_CAPTURES):
         for _ in range(5):
             loom.step(loss=training.step())  # read by other threads during the capture
