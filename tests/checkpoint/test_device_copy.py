@@ -7,9 +7,14 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
 
+from tests.checkpoint.states import save, trained
 from torchloom_core.checkpoints.layout import Piece
+from torchloom_core.checkpoints.storage import LocalFolder
+from torchloom_core.checkpoints.stored import Checkpoint
 from torchloom_threadlet.checkpoint.copying import Copy
+from torchloom_threadlet.checkpoint.dcp_reader import CheckpointReader
 from torchloom_threadlet.checkpoint.device_copy import SideStreams
 from torchloom_threadlet.checkpoint.pieces import Replica, own_pieces
 from torchloom_threadlet.checkpoint.slots import Slots
@@ -245,3 +250,17 @@ def test_on_a_gpu_the_host_goes_on_before_the_copy_has_begun():
     assert not slots.is_staged
     copied.wait()
     slots.remove()
+
+
+@gpu
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_on_a_gpu_a_checkpoint_is_restored_to_the_bit(tmp_path):
+    model, *_ = parts = trained()
+    save(tmp_path, parts)
+    (folder,) = (path.name for path in tmp_path.iterdir() if path.is_dir())
+    state = {"model": trained(seed=1)[0].cuda().state_dict()}
+    checkpoint = Checkpoint([LocalFolder(tmp_path)], folder)
+    dcp.load(state, storage_reader=CheckpointReader(checkpoint), no_dist=True)
+    for name, own in model.state_dict().items():
+        assert torch.equal(state["model"][name].cpu(), own), name

@@ -6,7 +6,9 @@ is read, the metadata are made from JSON.
 
 import ctypes
 import os
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -71,11 +73,16 @@ class CheckpointReader(StorageReader):
         for item in plan.items:
             index = item.storage_index
             by_piece.setdefault((index.fqn, tuple(index.offset or ())), []).append(item)
+        gpus = _gpus(planner.resolve_tensor(item) for item in plan.items)
+        _synchronize(gpus)  # threads have other streams than the training
         with ThreadPoolExecutor(_AT_ONCE) as threads:
             for read in [
                 threads.submit(self._read, key, items, planner) for key, items in by_piece.items()
             ]:
                 read.result()
+        if gpus:
+            _synchronize(gpus)
+            torch._C._host_emptyCache()  # torch would keep the page-locked memory
         done: Future[None] = Future()
         done.set_result(None)
         return done
@@ -95,7 +102,7 @@ class CheckpointReader(StorageReader):
             and whole.device.type == "cpu"
         )
         if not is_direct:
-            whole = torch.empty(piece.sizes, dtype=dtype)
+            whole = _buffer(piece.sizes, dtype, whole.device)
         self._checkpoint.read_into(rank, piece, _bytes_of(whole))
         for item, target in zip(items, targets, strict=True):
             if not is_direct:
@@ -104,13 +111,30 @@ class CheckpointReader(StorageReader):
                     zip(item.storage_offsets, item.lengths, strict=True)
                 ):
                     part = part.narrow(dim, begin, size)
-                target.copy_(part)
+                target.copy_(part, non_blocking=target.is_cuda)
             planner.commit_tensor(item, target)
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
         """Return False: it is made from an opened checkpoint."""
         return False
+
+
+def _gpus(tensors: Iterable[torch.Tensor]) -> set[torch.device]:
+    return {tensor.device for tensor in tensors if tensor.is_cuda}
+
+
+def _synchronize(gpus: Iterable[torch.device]) -> None:
+    for gpu in gpus:
+        torch.cuda.synchronize(gpu)
+
+
+def _buffer(sizes: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Return memory of the host, page-locked for a GPU where that is possible."""
+    if device.type == "cuda":
+        with suppress(RuntimeError), torch.cuda.device(device):
+            return torch.empty(tuple(sizes), dtype=dtype, pin_memory=True)
+    return torch.empty(tuple(sizes), dtype=dtype)
 
 
 def _bytes_of(tensor: torch.Tensor) -> memoryview:
