@@ -5,9 +5,15 @@ import time
 import weakref
 
 import pytest
+from torch._C import _distributed_c10d
 
 from torchloom_threadlet.adapters.torchft.measurements import stamp_waits
-from torchloom_threadlet.flight_recorder import Collectives, read_collectives
+from torchloom_threadlet.flight_recorder import (
+    Collectives,
+    collectives,
+    flight_recorder,
+    read_collectives,
+)
 from torchloom_threadlet.ipc import COMPUTE, Phase, Samples
 from torchloom_threadlet.sidecar.telemetry import gauges, phase_fields
 from torchloom_threadlet.trainer.phases import Phases
@@ -148,6 +154,28 @@ def test_the_flight_recorder_shows_the_incomplete_collective():
     assert read_collectives(f'{{"entries": [{entries}], {STATUS}}}') == Collectives(
         collective="gloo:all_reduce [[10]]", enqueued_seq=8, completed_seq=4
     )
+
+
+NCCL_DUMP = (
+    '{"entries": [{"pg_id": 1, "record_id": 3, "retired": false, "state": "%s",'
+    ' "profiling_name": "nccl:all_reduce", "input_sizes": [[7]]}], "pg_status": {"1":'
+    ' {"last_completed_collective": "2", "last_enqueued_collective": "4",'
+    ' "last_started_collective": "3"}}}'
+)
+
+
+@pytest.mark.parametrize("state", ["scheduled", "started"])
+def test_nccls_own_recorder_is_read_where_its_collective_is_waited_for(monkeypatch, state):
+    dumps = {"_dump_nccl_trace_json": NCCL_DUMP % state, "_dump_fr_trace_json": f"{{{STATUS}}}"}
+    for name, text in dumps.items():
+        dump = lambda *_, text=text: text.encode()  # noqa: E731
+        monkeypatch.setattr(_distributed_c10d, name, dump, raising=False)
+    assert collectives() == Collectives(
+        collective="nccl:all_reduce [[7]]", enqueued_seq=4, started_seq=3, completed_seq=2
+    )
+    assert "nccl:all_reduce" in flight_recorder()
+    monkeypatch.delattr(_distributed_c10d, "_dump_nccl_trace_json")
+    assert collectives().enqueued_seq == 8
 
 
 def test_without_a_wait_the_newest_group_is_reported():
