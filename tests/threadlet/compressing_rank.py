@@ -9,10 +9,10 @@ import time
 from datetime import timedelta
 
 import torch
+import torchft
 from torch._C._distributed_c10d import AllgatherOptions
 from torch.distributed import AllreduceOptions, ReduceOp
 from torch.distributed.distributed_c10d import AllToAllOptions
-from torchft import ProcessGroupGloo
 
 from tests.threadlet.gloo_peer import answer, configure, ended
 from torchloom_threadlet import gloo_sockets
@@ -23,7 +23,7 @@ SETTLED_S = 0.1
 
 
 def digest(tensor):
-    return hashlib.sha256(tensor.contiguous().view(torch.uint8).numpy().tobytes()).hexdigest()
+    return hashlib.sha256(tensor.cpu().contiguous().view(torch.uint8).numpy().tobytes()).hexdigest()
 
 
 def numbers_of(seed, rank, shape):
@@ -37,9 +37,12 @@ def options(op):
 
 
 class Rank:
-    def __init__(self, number, timeout_s=30.0):
-        self.number = number
-        self.pg = CompressedProcessGroup(ProcessGroupGloo(timeout=timedelta(seconds=timeout_s)))
+    def __init__(self, number, timeout_s=30.0, device="cpu", backend="Gloo"):
+        self.number, self.device = number, torch.device(device)
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)
+        backend = getattr(torchft, f"ProcessGroup{backend}")
+        self.pg = CompressedProcessGroup(backend(timeout=timedelta(seconds=timeout_s)))
         self.connections = Connections(self.pg)
         self.works = []
 
@@ -64,6 +67,7 @@ class Rank:
     def step(self, seed, shapes, committed=True, op="SUM"):
         """Reduce tensors of these shapes, all in flight at once, and return the results."""
         tensors = [numbers_of(seed + place, self.number, s) for place, s in enumerate(shapes)]
+        tensors = [tensor.to(self.device) for tensor in tensors]
         works = [self.pg.allreduce([tensor], options(op)) for tensor in tensors]
         for work in works:
             work.wait()

@@ -11,9 +11,9 @@ from tests.preloaded import Preloaded
 class Rank:
     """One rank, in a process of its own."""
 
-    def __init__(self, number, timeout_s):
+    def __init__(self, *arguments):
         script = Path(__file__).with_name("compressing_rank.py")
-        self.process = Preloaded([script, number, timeout_s], stdin=PIPE, stdout=PIPE)
+        self.process = Preloaded([script, *map(json.dumps, arguments)], stdin=PIPE, stdout=PIPE)
 
     def ask(self, name, **arguments):
         self.process.stdin.write(json.dumps([name, arguments]) + "\n")
@@ -65,9 +65,10 @@ class Quorum:
 
 
 @contextlib.contextmanager
-def started(timeout_s, ranks=3):
-    """Yield an empty quorum of so many ranks."""
-    ranks = [Rank(number, timeout_s) for number in range(ranks)]
+def started(timeout_s, ranks=3, devices=("cpu",), backend="Gloo"):
+    """Yield an empty quorum of so many ranks, which take turns on the devices."""
+    numbered = ((number, devices[number % len(devices)]) for number in range(ranks))
+    ranks = [Rank(number, timeout_s, device, backend) for number, device in numbered]
     try:
         yield Quorum(ranks)
     finally:

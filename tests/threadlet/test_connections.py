@@ -242,38 +242,6 @@ def test_connections_that_gloo_opens_later_are_unknown(quorum, monkeypatch):
     assert three.connections.refusal(1) == "the connections of quorum 1 are unknown in this process"
 
 
-def test_a_process_group_other_than_gloo_is_aborted_for_its_present_quorum():
-    class Other:
-        aborted = 0
-
-        def getBackendName(self):
-            return "torchft-nccl"
-
-        def reconfigure(self, opts):
-            return opts
-
-        def allreduce(self, tensors, opts):
-            return None
-
-        def abort(self):
-            self.aborted += 1
-
-    class Opts:
-        uuid, handles = 3, ("a", "b")
-
-    pg = Other()
-    connections = Connections(pg)
-    pg.reconfigure(Opts)
-    connections.pass_error_on()
-    assert pg.aborted == 0
-    assert connections.refusal(4) == "need the present quorum, 3, was 4"
-    assert connections.cut(2) == "quorum 2 is over already, the present one is 3"
-    assert pg.aborted == 0
-    assert connections.refusal(3) == ""
-    assert connections.cut(3) == "the process group is aborted"
-    assert pg.aborted == 1
-
-
 def test_a_steps_works_are_released_at_its_end(quorum):
     three = quorum()
     three.configure(1)

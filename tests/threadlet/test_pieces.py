@@ -185,7 +185,7 @@ def test_the_unsent_part_survives_another_piece_size():
 
 
 class Any:
-    concurrent_allreduces, bucket_bytes = 1, 0
+    concurrent_allreduces, bucket_bytes, modes = 1, 0, MODES
 
 
 def test_an_invalid_piece_size_is_refused_before_any_rank_makes_it():

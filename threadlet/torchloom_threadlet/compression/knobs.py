@@ -1,21 +1,29 @@
 """The run-fenced knobs of a process group's allreduce."""
 
+import logging
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 from torchloom_threadlet.compression.codecs import LEAST_BYTES
-from torchloom_threadlet.compression.modes import MODES
+from torchloom_threadlet.compression.modes import MODES, refusal
 from torchloom_threadlet.compression.process_group import CompressedProcessGroup
+
+_logger = logging.getLogger(__name__)
 
 
 def allreduce_knobs(pg: CompressedProcessGroup) -> list[dict[str, Any]]:
-    """Return the arguments that register each knob: ``loom.knob(**one)``."""
+    """Return the arguments that register each knob: ``loom.knob(**one)``.
+
+    Modes that the process group cannot do are no choices; one warning says why.
+    """
+    if missing := [mode for mode in MODES if mode not in pg.modes]:
+        _logger.warning("%s", refusal(missing[0], pg))
     return [
         {
             **_attribute(pg, "compression", "mode"),
             "kind": "choice",
-            "choices": MODES,
+            "choices": pg.modes,
             "doc": "how gradients are compressed for the allreduce",
         },
         {

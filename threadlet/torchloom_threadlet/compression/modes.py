@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from torch import Tensor
+from torchft.process_group import ProcessGroup
 
 from torchloom_threadlet.compression.codecs import Codec
 from torchloom_threadlet.compression.powersgd import Pieces, PowerSGD
@@ -28,3 +29,35 @@ def make_codecs(
         "topk": TopK(topk_share),
         "powersgd": PowerSGD(powersgd_rank, Pieces(parameters), bf16),
     }
+
+
+_EXCHANGED = ("alltoall_base", "allgather")
+_NEEDS = {
+    "bf16": _EXCHANGED,
+    "fp16": _EXCHANGED,
+    "int8": _EXCHANGED,
+    "topk": ("allgather",),
+    "powersgd": _EXCHANGED,  # of a bucket without a matrix
+}
+
+
+def refusal(mode: str, pg: ProcessGroup) -> str:
+    """Return why a torchft process group cannot do a mode, and what to do; "" if it can.
+
+    gloo and NCCL have all collectives that the modes need.
+    """
+    if not (missing := _missing(mode, pg)):
+        return ""
+    able = " or ".join(one for one in MODES if not _missing(one, pg))
+    name = pg.getBackendName()
+    return f"compression {mode} needs {missing}, which {name} lacks: use {able}, or another backend"
+
+
+def _missing(mode: str, pg: ProcessGroup) -> str:
+    """Return the first collective of a mode that the innermost process group lacks."""
+    while isinstance(inner := getattr(pg, "_pg", None), ProcessGroup):
+        pg = inner
+    for name in _NEEDS.get(mode, ()):
+        if getattr(type(pg), name, None) is getattr(ProcessGroup, name):
+            return name
+    return ""

@@ -35,7 +35,7 @@ from torchloom_threadlet.compression.collectives import (
     ring_bytes,
 )
 from torchloom_threadlet.compression.figures import Cost, Entry, Figures, Late, Meter, Overlap
-from torchloom_threadlet.compression.modes import MODES, NONE, make_codecs
+from torchloom_threadlet.compression.modes import MODES, NONE, make_codecs, refusal
 from torchloom_threadlet.compression.ordered import OrderedProcessGroup
 from torchloom_threadlet.compression.staging import Accelerator, DeviceWay, StagedWay
 from torchloom_threadlet.compression.work import CompressedWork, Lane
@@ -112,7 +112,14 @@ class CompressedProcessGroup(OrderedProcessGroup):
     def mode(self, mode: str) -> None:
         if mode not in MODES:
             raise ValueError(f"need one of {', '.join(MODES)}, was {mode!r}")
+        if why := refusal(mode, self._pg):
+            raise ValueError(why)
         self._mode = mode
+
+    @property
+    def modes(self) -> tuple[str, ...]:
+        """The modes that the wrapped process group can do."""
+        return tuple(mode for mode in MODES if not refusal(mode, self._pg))
 
     @property
     def concurrent_allreduces(self) -> int:

@@ -23,7 +23,7 @@ _HARMFUL: tuple[tuple[Mapping[str, str], str, str], ...] = (
     (
         {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"},
         "a collective that hangs is never ended",
-        "unset it",
+        "unset it; with torchft set it to 2",
     ),
     (
         {"TORCH_NCCL_BLOCKING_WAIT": "1"},

@@ -8,7 +8,8 @@ from typing import Any
 
 from torchloom_core.wire.steering import name_of_replica
 from torchloom_threadlet.adapter import Adapter
-from torchloom_threadlet.adapters.torchft.connections import Connections
+from torchloom_threadlet.adapters.torchft.communicators import Communicators
+from torchloom_threadlet.adapters.torchft.connections import GLOO, Connections
 from torchloom_threadlet.adapters.torchft.fenced_steps import FencedSteps
 from torchloom_threadlet.adapters.torchft.measurements import (
     GivenState,
@@ -151,7 +152,8 @@ class TorchftAdapter(Adapter):
         mark_transfer(manager, self.worker.starting)
         self._given = GivenState(manager)
         try:
-            connections = Connections(pg)
+            kind = Connections if pg.getBackendName() == GLOO else Communicators
+            connections = kind(pg)
         except Exception as error:  # noqa: BLE001 - a process group of the user's own
             _logger.warning("cannot cut connections to peers: %s", error_line(error))
             return

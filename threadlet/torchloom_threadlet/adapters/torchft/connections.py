@@ -1,4 +1,4 @@
-"""The sockets that a process group opened to the peers of its quorum, and how to shut them down.
+"""The sockets that gloo opened to the peers of its quorum, and how to shut them down.
 
 See :mod:`torchloom_threadlet.gloo_sockets`.
 """
@@ -20,17 +20,18 @@ from torchloom_threadlet.gloo_sockets import (
 _POLL_S = 0.02
 
 
+GLOO = "torchft-gloo"
+
+
 class Connections:
-    """The connections of the present quorum of one process group.
+    """The connections of the present quorum of one process group on gloo.
 
     ``quiet_s``: before an error is passed on, own collectives in flight are waited for as long as a
     byte moves within this many seconds: two groups may wait for each other.
     """
 
     def __init__(self, pg: Any, quiet_s: float = 0.5) -> None:
-        self._pg = pg
         self._quiet_s = quiet_s
-        self._is_gloo = pg.getBackendName() == "torchft-gloo"
         self._quorum_id = -1
         self._inodes: frozenset[int] = frozenset()
         self._is_complete = False
@@ -47,9 +48,9 @@ class Connections:
         """
         if quorum_id > self._quorum_id:
             return f"need the present quorum, {self._quorum_id}, was {quorum_id}"
-        if self._is_gloo and not DESCRIPTORS.exists():
+        if not DESCRIPTORS.exists():
             return "connections can be cut on Linux only"
-        if self._is_gloo and self._quorum_id == quorum_id and not self._is_complete:
+        if self._quorum_id == quorum_id and not self._is_complete:
             return f"the connections of quorum {quorum_id} are unknown in this process"
         return ""
 
@@ -62,9 +63,6 @@ class Connections:
         inodes, present = self._inodes, self._quorum_id
         if quorum_id != present:
             return f"quorum {quorum_id} is over already, the present one is {present}"
-        if not self._is_gloo:
-            self._pg.abort()
-            return "the process group is aborted"
         return f"{shut(inodes, socket.SHUT_RDWR)} connections of quorum {quorum_id} are shut down"
 
     def pass_error_on(self) -> None:
@@ -73,7 +71,7 @@ class Connections:
         Only the sending half is shut down, and after all that is still sent: a peer that needs no
         more than that gets it, and commits its step as usual.
         """
-        if not (self._is_gloo and self._in_step) or self._shut_at == self._quorum_id:
+        if not self._in_step or self._shut_at == self._quorum_id:
             return
         self._shut_at = self._quorum_id
         if self._in_flight():
