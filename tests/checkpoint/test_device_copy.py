@@ -94,7 +94,7 @@ class FakeStream:
 class OnDevice:
     """A tensor that is copied by the stream that is current."""
 
-    is_cpu, is_cuda, device = False, True, torch.device("cuda", 0)
+    is_cuda, device = True, torch.device("cuda", 0)
 
     def __init__(self, value, cuda):
         self.value, self.cuda, self._version = torch.tensor(value), cuda, 0

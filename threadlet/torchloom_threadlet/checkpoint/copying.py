@@ -41,7 +41,7 @@ class Copy:
         at_once: list[Pair] = []
         later: _Steady = []
         for piece, tensor in pieces:
-            if tensor.is_cpu:
+            if not tensor.is_cuda:
                 place = slots.view(slot, piece)
                 if piece.name in steady:
                     later.append((piece.name, place, tensor, tensor._version))
