@@ -153,6 +153,11 @@ class TrajectoryWriter:
             self._on_file = self._seq
             self._gap_why = ""
 
+    def flush_events(self) -> None:
+        """Flush if an input other than telemetry waits."""
+        if self._lines:
+            self.flush()
+
     def pause(self, why: str) -> None:
         """Drop the buffer, and all inputs until :meth:`resume`."""
         self._lines, self._messages, self._line_bytes = [], MessageBuffer(), 0

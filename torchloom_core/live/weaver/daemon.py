@@ -230,11 +230,17 @@ class Weaver:
         self._reports.begin()
         await self._outbox.store()
         await self._bus.state.take_over()
-        await self._bus.open(self.receive, self.floods.dropped, self._outbox.settled)
+        await self._bus.open(self.receive, self.floods.dropped, self._durable)
         await self._bus.serve(self.operator_service.verbs)
         await self._bus.on_epoch(self._superseded)
         await self._bus.roll_call(self._epoch)
         self._publish_pause()  # none: workers that an earlier Weaver paused resume
+
+    async def _durable(self) -> None:
+        """Wait until what came of the inputs so far outlives this host: record and state."""
+        self._trajectory.flush_events()
+        await self._bus.recorded()
+        await self._outbox.settled()
 
     async def admit_workers(self, enrolment: Enrolment | None) -> None:
         """Answer join requests; with an embedded broker the answer has credentials."""
