@@ -29,6 +29,19 @@ async def test_of_two_weavers_that_find_it_gone_one_replaces_it(hosts):
     assert await third.elsewhere(at_third) == ""
 
 
+async def test_one_declared_later_is_later_by_whatever_clock(hosts, monkeypatch):
+    (first, at_first), (second, at_second) = [await hosts(name) for name in "ab"]
+    assert await first.elsewhere(at_first) == ""
+    await first.declare(FIRST, at_first)
+    now_ns = first.since_ns - 10**15
+    monkeypatch.setattr(lighthouse_place.time, "time_ns", lambda: now_ns)
+    await second.take(SECOND, at_second, instead_of=FIRST)
+    assert second.since_ns == first.since_ns + 1
+    again, _ = await hosts("b")
+    assert await again.elsewhere(at_second) == ""
+    assert again.since_ns == second.since_ns
+
+
 async def test_a_weaver_that_replaced_it_may_say_so_twice(hosts):
     place, folder = await hosts("a")
     assert await place.take(FIRST, folder, instead_of="") == ""

@@ -235,6 +235,8 @@ class OtherHost:
         self._folder = folder
         self._third = third
         self.before = None
+        self.since_ns = 1
+        self.is_up = False
 
     async def elsewhere(self, _):
         return "http://gone:1"
@@ -242,10 +244,41 @@ class OtherHost:
     async def is_gone(self, _):
         return not self.before
 
+    async def answers(self, _):
+        return self.is_up
+
     async def take(self, url, _, *, instead_of):
         files = [file.name for file in (self._folder / "lighthouse").iterdir()]
         self.before = url, instead_of, files
         return self._third
+
+
+async def test_a_lighthouse_is_ended_only_once_the_one_that_replaces_it_answers(
+    lighthouse_runs, monkeypatch
+):
+    """A Weaver that declared its own may be unable to start it: its port is taken."""
+    monkeypatch.setattr(lighthouse_process, "_RETIRE_S", 0.01)
+    await lighthouse_runs.start()
+    settings = parse(TABLE.format(0, 5.0)).lighthouse
+    process = lighthouse_process.LighthouseProcess(lighthouse_runs.folder, "run", settings)
+    place = OtherHost(lighthouse_runs.folder)
+    looks, answers = [], place.answers
+
+    async def look(url):
+        looks.append(url)
+        return await answers(url)
+
+    place.answers = look
+    retiring = asyncio.create_task(process.retire(place))
+    try:
+        await eventually(lambda: len(looks) > 3)
+        pid = lighthouse_runs.pid
+        assert lighthouse_runs.runs
+        place.is_up = True
+        await eventually(lambda: lighthouse_runs.pid != pid or not lighthouse_runs.runs)
+    finally:
+        retiring.cancel()
+        await asyncio.gather(retiring, return_exceptions=True)
 
 
 @pytest.mark.parametrize("third", ["", "http://third:1"])

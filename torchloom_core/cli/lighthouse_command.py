@@ -36,6 +36,7 @@ def lighthouse(
     state: Path | None = None,
     standby: Annotated[bool, Parameter(negative="")] = False,
     expect: tuple[str, ...] = (),
+    since: _Count = 0,
     url: str = "",
     creds: Path | None = None,
     url_ca: str = "",
@@ -72,6 +73,9 @@ def lighthouse(
         Wait until the lighthouse that uses this state file has ended, then take its place.
     expect
         Replica groups to wait for when there is no state file.
+    since
+        When a Weaver declared this one the run's lighthouse, ns since the Unix epoch: relays lead
+        to the latest. 0: now.
     url
         URL of the Weaver's nats-server; without it the Weaver cannot steer this lighthouse. Put
         USER:PASSWORD in TORCHLOOM_NATS_LOGIN to hide them from process lists.
@@ -114,6 +118,7 @@ def lighthouse(
         state=state,
         standby=standby,
         expect=expect,
+        since_ns=since,
         url=with_login(url, os.environ.get(LOGIN, "")),
         creds=creds,
         broker_tls=TlsFiles(url_certificate, url_key, url_ca, "--url"),

@@ -4,7 +4,8 @@ import asyncio
 import ssl
 
 SINCE = "torchloom-since"
-"""Header of ``/health``: when this lighthouse began to serve, ns since the Unix epoch."""
+"""Header of ``/health``: when this lighthouse was declared the run's, or else began to serve, ns
+since the Unix epoch."""
 
 _ANSWER_S = 1.5
 _LONGEST_ANSWER = 4096

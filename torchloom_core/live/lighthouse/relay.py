@@ -1,7 +1,7 @@
 """Forward one fixed address beside the trainers to the lighthouse that serves now.
 
 torchft's Managers know one address for their whole life. Of the addresses given, the one that
-answers and began to serve last is chosen: a Weaver starts a lighthouse on another host only after
+answers and was declared last is chosen: a Weaver declares a lighthouse on another host only after
 the one before is gone. When another is chosen, the connections to the one before are cut, so that
 the Managers' next calls go to the new one.
 """
@@ -10,6 +10,7 @@ import asyncio
 import logging
 import random
 import ssl
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 
@@ -23,35 +24,37 @@ from torchloom_core.live.lighthouse.front import copy_both_ways, listeners
 _log = logging.getLogger(__name__)
 
 _LOOK_S = 1.5
-_MISSED_TO_GO_BACK = 10
-"""Looks in a row, each of about 1.5 s: a lighthouse that was replaced is ended by then."""
+_GO_BACK_S = 60.0
+"""By then a lighthouse that was replaced is ended, or nobody replaces the one that is gone."""
 
 _REST_S = 0.2
 
 
 class Choice:
-    """Which of several lighthouses serves: the one that began last, of those that answer."""
+    """Which of several lighthouses serves: the one declared last, of those that answer."""
 
     def __init__(self) -> None:
         self.place: Address | None = None
         self._since_ns = -1
-        self._missed = 0
+        self._answered_s = 0.0
 
-    def is_changed_by(self, answers: Mapping[Address, int | None]) -> bool:
-        """Take one look at all; return whether another one serves now.
+    def is_changed_by(self, answers: Mapping[Address, int | None], now_s: float) -> bool:
+        """Take one look at all at ``now_s``; return whether another one serves now.
 
-        One that does not answer stays chosen until another one began later. One that began earlier
-        is chosen only after many looks: its last quorum may have had the same members, which
-        connected anew under the one that is gone, and would take that quorum's id for a new one.
+        One that does not answer stays chosen until another one was declared later. One that was
+        declared earlier is chosen only after a minute: its last quorum may have had the same
+        members, which connected anew under the one that is gone, and would take that quorum's id
+        for a new one.
         """
         serving = {place: since for place, since in answers.items() if since is not None}
-        self._missed = 0 if self.place in serving else self._missed + 1
+        if self.place in serving:
+            self._answered_s = now_s
         newest = max(serving, key=lambda place: serving[place], default=None)
         if newest is None or newest == self.place:
             return False
-        if serving[newest] <= self._since_ns and self._missed < _MISSED_TO_GO_BACK:
+        if serving[newest] <= self._since_ns and now_s - self._answered_s < _GO_BACK_S:
             return False
-        self.place, self._since_ns, self._missed = newest, serving[newest], 0
+        self.place, self._since_ns, self._answered_s = newest, serving[newest], now_s
         return True
 
 
@@ -92,7 +95,9 @@ class Relay:
             if self._renewal is not None:
                 self._renewal.check()
             answers = await asyncio.gather(*map(self._since_ns, self._places))
-            if self._choice.is_changed_by(dict(zip(self._places, answers, strict=True))):
+            if self._choice.is_changed_by(
+                dict(zip(self._places, answers, strict=True)), time.monotonic()
+            ):
                 _log.warning("the lighthouse that serves is %s:%d", *self._choice.place or ())
                 for task in self._open:
                     task.cancel()

@@ -69,6 +69,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     expect: tuple[str, ...] = ()
     url: str = ""
     creds: Path | None = None
+    since_ns: int = 0
     broker_tls: TlsFiles = NO_TLS
     tls: TlsFiles = NO_TLS
 
@@ -107,7 +108,7 @@ async def serve(settings: Settings, ready: Callable[[str], None]) -> None:
         loop.add_signal_handler(signal.SIGUSR1, end_if_empty)
         page = _page_listener(settings.status_bind)
         tls = tls_context(settings.tls)
-        port = await listen(settings.bind, service, stack, page, tls)
+        port = await listen(settings.bind, service, stack, page, tls, settings.since_ns)
         await service.save()
         parts = [service.tick()]
         if tls is not None:
@@ -153,6 +154,7 @@ async def listen(
     stack: AsyncExitStack,
     page: socket.socket | None = None,
     tls: ssl.SSLContext | None = None,
+    since_ns: int = 0,
 ) -> int:
     """Serve Managers and HTTP on one port, which is returned, and HTTP alone on ``page``.
 
@@ -172,7 +174,7 @@ async def listen(
     front = Front(*ports, tls)
     service.caller = front.caller
     pages = [http, page] if page else [http]
-    await stack.enter_async_context(served(application(service), *pages, ws="none"))
+    await stack.enter_async_context(served(application(service, since_ns), *pages, ws="none"))
     await stack.enter_async_context(front.serving(found))
     await server.start()
     stack.push_async_callback(server.stop, _STOP_S)

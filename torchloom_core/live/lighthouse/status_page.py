@@ -66,8 +66,8 @@ def read_status(service: Service) -> dict[str, Any]:
     }
 
 
-def application(service: Service) -> Starlette:
-    """Return the pages of a lighthouse."""
+def application(service: Service, since_ns: int = 0) -> Starlette:
+    """Return the pages of a lighthouse, declared at ``since_ns``; 0: it begins to serve now."""
     registry = CollectorRegistry()
     registry.register(_Metrics(service))
 
@@ -82,7 +82,7 @@ def application(service: Service) -> Starlette:
     async def metrics(_: Request) -> Response:
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
-    since = {SINCE: str(time.time_ns())}
+    since = {SINCE: str(since_ns or time.time_ns())}
 
     async def healthz(_: Request) -> Response:
         return PlainTextResponse("ok\n", headers=since)

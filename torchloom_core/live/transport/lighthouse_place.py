@@ -14,7 +14,7 @@ from torchloom_core.floor.serving_since import since_ns
 from torchloom_core.floor.tls import NO_TLS, client_context
 from torchloom_core.live.transport.state_bucket import StateBucket
 from torchloom_core.wire.codec import UNREADABLE
-from torchloom_core.wire.limits import ShortText, Text
+from torchloom_core.wire.limits import ShortText, Stamp, Text
 
 _KEY = "lighthouse"
 _GONE_S = 3.0
@@ -32,10 +32,18 @@ class _Entry(msgspec.Struct, frozen=True, kw_only=True):
     url: Text
     host: ShortText
     folder: Text
+    since_ns: Stamp = 0
+
+    def is_of(self, folder: Path) -> bool:
+        """Return whether it is of this host and folder."""
+        return self.host == socket.gethostname() and self.folder == str(folder)
 
 
 class LighthousePlace:
-    """The run's entry; times by this process's clock."""
+    """The run's entry; times by this process's clock.
+
+    ``since_ns``: when the lighthouse of this host was declared, later than any before it.
+    """
 
     def __init__(self, state: StateBucket, settings: Lighthouse | None) -> None:
         self._state = state
@@ -43,15 +51,20 @@ class LighthousePlace:
         self._tls = client_context(files) if files.certificate else None
         self._answered_s = time.monotonic()
         self._missed = 0
+        self.since_ns = 0
 
     async def elsewhere(self, folder: Path) -> str:
         """Return the URL of a lighthouse of another host or folder, empty if it is not there."""
         self._answered_s = time.monotonic()
-        return _elsewhere(await self._state.get(_KEY), folder)
+        entry = _decoded(await self._state.get(_KEY))
+        if entry is None or entry.is_of(folder):
+            self.since_ns = entry.since_ns if entry and entry.since_ns else time.time_ns()
+            return ""
+        return entry.url
 
     async def declare(self, url: str, folder: Path) -> None:
         """Write that this one serves the run."""
-        await self._state.put(_KEY, _encoded(url, folder))
+        await self._state.put(_KEY, self._encoded(url, folder))
 
     async def take(self, url: str, folder: Path, *, instead_of: str) -> str:
         """Write that this one serves the run, if the other one is the run's still.
@@ -62,9 +75,12 @@ class LighthousePlace:
 
         async def change(value: bytes | None) -> bytes | None:
             nonlocal third
-            found = _elsewhere(value, folder)
-            third = found if found != instead_of else ""
-            return None if third else _encoded(url, folder)
+            found = _decoded(value)
+            third = ""
+            if found is None or not found.is_of(folder):
+                third = found.url if found and found.url != instead_of else ""
+                self.since_ns = max(time.time_ns(), found.since_ns + 1 if found else 0)
+            return None if third else self._encoded(url, folder)
 
         await self._state.change(_KEY, change)
         self._answered_s = time.monotonic()
@@ -73,26 +89,31 @@ class LighthousePlace:
     async def is_gone(self, url: str) -> bool:
         """Look once; return whether it has not answered for some seconds and looks."""
         await asyncio.sleep(_LOOK_S)
-        parts = urlsplit(url)
         asked_s = time.monotonic()
-        try:
-            answer = await since_ns((parts.hostname or "", parts.port or 0), self._tls)
-        except ssl.SSLError:  # it trusts another CA, and lives
-            answer = 0
         self._missed += 1
-        if answer is not None:
+        if await self.answers(url):
             self._answered_s, self._missed = asked_s, 0
         return self._missed >= _GONE_LOOKS and time.monotonic() - self._answered_s > _GONE_S
 
+    async def answers(self, url: str) -> bool:
+        """Return whether the lighthouse there answers."""
+        parts = urlsplit(url)
+        try:
+            answer = await since_ns((parts.hostname or "", parts.port or 0), self._tls)
+        except ssl.SSLError:  # it trusts another CA, and lives
+            return True
+        return answer is not None
 
-def _encoded(url: str, folder: Path) -> bytes:
-    return msgspec.json.encode(_Entry(url=url, host=socket.gethostname(), folder=str(folder)))
+    def _encoded(self, url: str, folder: Path) -> bytes:
+        host = socket.gethostname()
+        since_ns = self.since_ns
+        return msgspec.json.encode(
+            _Entry(url=url, host=host, folder=str(folder), since_ns=since_ns)
+        )
 
 
-def _elsewhere(value: bytes | None, folder: Path) -> str:
+def _decoded(value: bytes | None) -> _Entry | None:
     try:
-        entry = msgspec.json.decode(value or b"", type=_Entry)
+        return msgspec.json.decode(value or b"", type=_Entry)
     except UNREADABLE:
-        return ""
-    own = entry.host == socket.gethostname() and entry.folder == str(folder)
-    return "" if own else entry.url
+        return None

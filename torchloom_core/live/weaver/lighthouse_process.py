@@ -111,14 +111,15 @@ class LighthouseProcess:
             await place.declare(self._own_url, self._folder)
 
     async def retire(self, place: LighthousePlace) -> NoReturn:
-        """End the lighthouse of this state folder once another one is the run's; a standby does."""
+        """End the lighthouse of this state folder once another one serves; a standby does."""
         while True:
             await asyncio.sleep(_RETIRE_S)
             try:
                 last = read_record(self._record_path, _Record)
                 if last and is_running(last.pid, str(self._state)):
                     self._record = last
-                    if await place.elsewhere(self._folder):
+                    other = await place.elsewhere(self._folder)
+                    if other and await place.answers(other):
                         _log.warning("another lighthouse serves the run: ending pid %d", last.pid)
                         await asyncio.to_thread(end, last.pid, str(self._state), _STOP_S)
             except (BrokerError, StateError, OSError) as error:
@@ -128,7 +129,8 @@ class LighthouseProcess:
         """Start a lighthouse here in place of one on another host, without an old state.
 
         It is declared first: groups may use it as soon as it runs, and a later leader must not go
-        back to the state of the one before, whose last quorum's id is used up then.
+        back to the state of the one before, whose last quorum's id is used up then. If this process
+        is frozen in between, another one is declared later, and relays do not leave that one.
         """
         last = read_record(self._record_path, _Record)
         if last is not None:
@@ -169,7 +171,8 @@ class LighthouseProcess:
         wait_for = [f"--expect={name}" for name in expected if _PLAIN.fullmatch(name)]
         log = self._folder / "lighthouse.log"
         own = {LOGIN: login_of(self._broker[0])}
-        pid = start_detached([*command, *wait_for], log, {**os.environ, **own})
+        since = [f"--since={self._place.since_ns}"] if self._place else []
+        pid = start_detached([*command, *since, *wait_for], log, {**os.environ, **own})
         before = self._record
         self._record = _Record(pid=pid, port=port, command=tuple(command))
         try:
