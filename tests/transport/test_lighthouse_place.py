@@ -21,7 +21,7 @@ async def hosts(connect_bus, tmp_path):
 
 async def test_of_two_weavers_that_find_it_gone_one_replaces_it(hosts):
     (first, at_first), (second, at_second), (third, at_third) = [await hosts(n) for n in "abc"]
-    await first.declare(FIRST, at_first)
+    await first.take(FIRST, at_first)
     assert await second.elsewhere(at_second) == await third.elsewhere(at_third) == FIRST
     assert await third.take(THIRD, at_third, instead_of=FIRST) == ""
     assert await second.take(SECOND, at_second, instead_of=FIRST) == THIRD
@@ -32,14 +32,15 @@ async def test_of_two_weavers_that_find_it_gone_one_replaces_it(hosts):
 async def test_one_declared_later_is_later_by_whatever_clock(hosts, monkeypatch):
     (first, at_first), (second, at_second) = [await hosts(name) for name in "ab"]
     assert await first.elsewhere(at_first) == ""
-    await first.declare(FIRST, at_first)
+    await first.take(FIRST, at_first)
     now_ns = first.since_ns - 10**15
     monkeypatch.setattr(lighthouse_place.time, "time_ns", lambda: now_ns)
     await second.take(SECOND, at_second, instead_of=FIRST)
     assert second.since_ns == first.since_ns + 1
     again, _ = await hosts("b")
-    assert await again.elsewhere(at_second) == ""
+    assert await again.take(THIRD, at_second) == ""
     assert again.since_ns == second.since_ns
+    assert await first.take(FIRST, at_first) == THIRD
 
 
 async def test_a_weaver_that_replaced_it_may_say_so_twice(hosts):
@@ -47,6 +48,17 @@ async def test_a_weaver_that_replaced_it_may_say_so_twice(hosts):
     assert await place.take(FIRST, folder, instead_of="") == ""
     assert await place.take(FIRST, folder, instead_of=SECOND) == ""
     assert await place.elsewhere(folder) == ""
+
+
+async def test_a_damaged_entry_counts_as_lost_and_is_named(connect_bus, hosts, caplog):
+    place, folder = await hosts("a")
+    await (await connect_bus()).state.put("lighthouse", b"{damaged")
+    assert await place.elsewhere(folder) == ""
+    assert not place.was_ours
+    assert "key lighthouse: need a lighthouse, was b'{damaged'; it counts as lost" in caplog.text
+    assert await place.take(FIRST, folder) == ""
+    assert await place.elsewhere(folder) == ""
+    assert place.was_ours
 
 
 async def test_one_look_after_a_long_freeze_does_not_show_that_it_is_gone(hosts, monkeypatch):

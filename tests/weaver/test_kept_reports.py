@@ -19,7 +19,9 @@ async def test_a_note_that_is_acknowledged_is_in_the_record_though_nothing_follo
     creds = str(tmp_path / "broker" / "keys" / "weaver.creds")
     client = await nats.connect(url, user_credentials=creds)
     js = client.jetstream()
-    note = Note(run="run", worker="g0-0", incarnation=1, kind="hang", fields={"trace": "stands"}, ts_ns=1)
+    note = Note(
+        run="run", worker="g0-0", incarnation=1, kind="hang", fields={"trace": "stands"}, ts_ns=1
+    )
     await js.publish(subjects.event("run", "g0-0", 1), codec.encode(note))
 
     async def is_acknowledged():

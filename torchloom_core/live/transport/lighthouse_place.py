@@ -1,6 +1,7 @@
 """Which lighthouse serves the run: its entry in the bucket, and whether it answers."""
 
 import asyncio
+import logging
 import socket
 import ssl
 import time
@@ -15,6 +16,8 @@ from torchloom_core.floor.tls import NO_TLS, client_context
 from torchloom_core.live.transport.state_bucket import StateBucket
 from torchloom_core.wire.codec import UNREADABLE
 from torchloom_core.wire.limits import ShortText, Stamp, Text
+
+_log = logging.getLogger(__name__)
 
 _KEY = "lighthouse"
 _GONE_S = 3.0
@@ -42,7 +45,8 @@ class _Entry(msgspec.Struct, frozen=True, kw_only=True):
 class LighthousePlace:
     """The run's entry; times by this process's clock.
 
-    ``since_ns``: when the lighthouse of this host was declared, later than any before it.
+    ``since_ns``: when the lighthouse of this host was declared, later than any before it, 0 before
+    that. ``was_ours``: whether the entry was this host's when it was read.
     """
 
     def __init__(self, state: StateBucket, settings: Lighthouse | None) -> None:
@@ -52,24 +56,22 @@ class LighthousePlace:
         self._answered_s = time.monotonic()
         self._missed = 0
         self.since_ns = 0
+        self.was_ours = False
 
     async def elsewhere(self, folder: Path) -> str:
         """Return the URL of a lighthouse of another host or folder, empty if it is not there."""
         self._answered_s = time.monotonic()
-        entry = _decoded(await self._state.get(_KEY))
-        if entry is None or entry.is_of(folder):
-            self.since_ns = entry.since_ns if entry and entry.since_ns else time.time_ns()
-            return ""
-        return entry.url
+        value = await self._state.get(_KEY)
+        entry = _decoded(value)
+        if value and entry is None:
+            _log.warning("key %s: need a lighthouse, was %.80r; it counts as lost", _KEY, value)
+        self.was_ours = entry is not None and entry.is_of(folder)
+        return "" if entry is None or self.was_ours else entry.url
 
-    async def declare(self, url: str, folder: Path) -> None:
-        """Write that this one serves the run."""
-        await self._state.put(_KEY, self._encoded(url, folder))
+    async def take(self, url: str, folder: Path, *, instead_of: str = "") -> str:
+        """Write that this one serves the run, if there is no other one or it is ``instead_of``.
 
-    async def take(self, url: str, folder: Path, *, instead_of: str) -> str:
-        """Write that this one serves the run, if the other one is the run's still.
-
-        Returns the URL of a third one that another Weaver declared meanwhile, else an empty text.
+        Returns the URL of another one that was declared meanwhile, else an empty text.
         """
         third = ""
 
@@ -77,7 +79,9 @@ class LighthousePlace:
             nonlocal third
             found = _decoded(value)
             third = ""
-            if found is None or not found.is_of(folder):
+            if found is not None and found.is_of(folder):
+                self.since_ns = found.since_ns or time.time_ns()
+            else:
                 third = found.url if found and found.url != instead_of else ""
                 self.since_ns = max(time.time_ns(), found.since_ns + 1 if found else 0)
             return None if third else self._encoded(url, folder)

@@ -71,6 +71,7 @@ class LighthouseProcess:
         self._expected: Callable[[], Iterable[str]] = tuple
         self._place: LighthousePlace | None = None
         self._elsewhere = ""
+        self._declared_port = 0
 
     @property
     def url(self) -> str:
@@ -108,7 +109,6 @@ class LighthouseProcess:
         self._elsewhere = await place.elsewhere(self._folder)
         if not self._elsewhere:
             await self._adopt_or_launch()
-            await place.declare(self._own_url, self._folder)
 
     async def retire(self, place: LighthousePlace) -> NoReturn:
         """End the lighthouse of this state folder once another one serves; a standby does."""
@@ -125,30 +125,44 @@ class LighthouseProcess:
             except (BrokerError, StateError, OSError) as error:
                 _log.warning("the lighthouse of this host: %s", error)
 
-    async def _replace(self, place: LighthousePlace) -> None:
-        """Start a lighthouse here in place of one on another host, without an old state.
-
-        It is declared first: groups may use it as soon as it runs, and a later leader must not go
-        back to the state of the one before, whose last quorum's id is used up then. If this process
-        is frozen in between, another one is declared later, and relays do not leave that one.
-        """
+    async def _replace(self) -> None:
+        """Start a lighthouse here in place of one on another host, without an old state."""
         last = read_record(self._record_path, _Record)
         if last is not None:
             await asyncio.to_thread(end, last.pid, str(self._state), _STOP_S)
+        self._drop_state()
+        gone, port = self._elsewhere, self._port(last, runs=False)
+        if await self._declared(port, instead_of=gone):
+            self._record = None
+            await self._launch(port, last)
+            _log.warning("the lighthouse at %s is gone: started %s", gone, self._own_url)
+
+    async def _declared(self, port: int, *, instead_of: str = "") -> bool:
+        """Declare the lighthouse that is to run at this port, unless another one is meanwhile.
+
+        Before it starts: groups may use it as soon as it runs, and a later leader must not go back
+        to the state of the one before, whose last quorum's id is used up then. If this process is
+        frozen in between, another one is declared later, and relays do not leave that one.
+        """
+        if self._place is not None:
+            url = self._url_at(port)
+            self._elsewhere = await self._place.take(url, self._folder, instead_of=instead_of)
+        self._declared_port = port
+        return not self._elsewhere
+
+    def _drop_state(self) -> None:
         for path in (self._state, self._state.with_name(f"{self._state.name}.last")):
             path.unlink(missing_ok=True)
-        gone, port = self._elsewhere, self._port(last, runs=False)
-        self._elsewhere = await place.take(self._url_at(port), self._folder, instead_of=gone)
-        if self._elsewhere:
-            return
-        self._record = None
-        await self._launch(port, last)
-        _log.warning("the lighthouse at %s is gone: started %s", gone, self._own_url)
 
     async def _adopt_or_launch(self) -> None:
         last = read_record(self._record_path, _Record) or self._record
         runs = last is not None and is_running(last.pid, str(self._state))
         port = self._port(last, runs=runs)
+        if port != self._declared_port:
+            if not runs and self._place is not None and not self._place.was_ours:
+                self._drop_state()  # of a reign before that of a lighthouse that is not known
+            if not await self._declared(port):
+                return
         if last and runs:
             if last.command == tuple(self._command(port)):
                 self._record = last
@@ -195,7 +209,7 @@ class LighthouseProcess:
             if self._place is not None and gone:
                 try:
                     if await self._place.is_gone(gone):
-                        await self._replace(self._place)
+                        await self._replace()
                 except (BrokerError, LighthouseError, StateError, OSError) as error:
                     _log.warning("the lighthouse at %s is gone: %s", gone, error)
                     await asyncio.sleep(_RETRY_S)
