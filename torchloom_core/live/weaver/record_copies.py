@@ -33,6 +33,9 @@ _SLOW_S = 8.0
 lost a server elects another leader of the stream within about 6 s."""
 
 _AGAIN_S = 0.2
+_BEHIND_S = 20.0
+"""A standby that takes over copies the rest of the record for so long: what it does not know of may
+be on record twice or without an end, although it had no effect."""
 
 _LATE_S = 10.0
 _LAST_S = 2.0
@@ -177,10 +180,9 @@ class RecordFollower:
                 await asyncio.sleep(_PAUSE_S)
 
     async def catch_up(self, patience_s: float) -> None:
-        """Copy what the stream has now, for so long at most once it can be read."""
-        end_s = time.monotonic() + _SLOW_S
+        """Copy what the stream has now; try again after each ``patience_s``, for a while."""
+        end_s = time.monotonic() + _BEHIND_S
         while True:
-            begin = self._place
             try:
                 async with asyncio.timeout(patience_s):
                     last, _ = await self._stream.last()
@@ -188,7 +190,7 @@ class RecordFollower:
                     while self._place.seq < last:
                         await self._follow()
             except (BrokerError, StateError, OSError, TimeoutError) as error:
-                if self._place != begin or time.monotonic() > end_s:
+                if time.monotonic() > end_s:
                     late = str(error) or "it takes too long"
                     _log.warning("the record's end is not copied: %s", late)
                     return
