@@ -72,17 +72,17 @@ def run(section: str, device: str, limit_s: float) -> Outcome:
     )
     problem = ""
     try:
-        printed, complaints = process.communicate(timeout=limit_s)
+        printed, lines = process.communicate(timeout=limit_s)
         if process.returncode:
-            problem = f"status {process.returncode}: {' '.join(complaints.splitlines()[-1:])}"
+            problem = f"status {process.returncode}: {' '.join(lines.splitlines()[-1:])}"
     except subprocess.TimeoutExpired:
         problem = f"ended after {limit_s:g} s"
         os.killpg(process.pid, signal.SIGKILL)
-        printed, complaints = process.communicate()
+        printed, lines = process.communicate()
     outcome = outcome_of(printed)
     outcome.failed += filter(None, [problem])
     if outcome.failed:
-        sys.stderr.write(complaints)
+        sys.stderr.write(lines)
     outcome.seconds = round(time.perf_counter() - began_s, 1)
     return outcome
 

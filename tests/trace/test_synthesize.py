@@ -240,8 +240,9 @@ def test_more_racks_than_nodes_are_refused(tmp_path):
 
 def test_what_a_gpu_measures_is_called_as_a_live_run_calls_it():
     live = (Path(__file__).parents[2] / "docs" / "threadlet.md").read_text(encoding="utf-8")
-    [row] = [line for line in live.splitlines() if line.startswith("| nvml |")]
-    assert all(f"`{name}`" in row for name in METRICS if not name.startswith("nic_"))
+    table = live.partition("| metrics `gpu_...` |")[2].partition("\n\n")[0]
+    measured = [name for name in METRICS if not name.startswith("nic_")]
+    assert all(f"`{name.removeprefix('gpu_')}`" in table for name in measured)
 
 
 def linked(path, **fields):
