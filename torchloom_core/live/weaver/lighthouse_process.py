@@ -223,7 +223,8 @@ class LighthouseProcess:
                 _log.warning("the lighthouse %s: %s", which, error)
                 await asyncio.sleep(_RETRY_S)
             else:
-                _log.warning("the lighthouse %s and was restarted", which)
+                done = "another one serves the run" if self._elsewhere else "it was restarted"
+                _log.warning("the lighthouse %s: %s", which, done)
 
     async def stop_unless_needed(self) -> None:
         """End this host's unless replica groups use it, also one that serves another Weaver.
