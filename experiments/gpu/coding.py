@@ -14,7 +14,7 @@ from experiments.gpu.section import Device, Measurement, main
 from torchloom_threadlet.compression.codecs import Codec, Memory
 from torchloom_threadlet.compression.collectives import Peers, reduce_together
 from torchloom_threadlet.compression.modes import make_codecs
-from torchloom_threadlet.compression.quantizers import Bfloat16, Float16, Int8
+from torchloom_threadlet.compression.quantizers import Bfloat16, Blockwise, Float16, Int8
 
 _MATRIX = 4096
 _QUANTIZERS = {"bf16": Bfloat16, "fp16": Float16, "int8": Int8}
@@ -54,6 +54,11 @@ def coded(mode: str, codec: Codec, gradient: Tensor, device: Device) -> Figure:
             rate_of(lambda: quantizer.decode(narrow)),
         )
         numbers |= {"encode_gb_per_s": encode, "decode_gb_per_s": decode}
+        if isinstance(quantizer, Int8):  # has kernels; these are torch's operations
+            numbers |= {
+                "torch_encode_gb_per_s": rate_of(lambda: Blockwise.encode(quantizer, rows)),
+                "torch_decode_gb_per_s": rate_of(lambda: Blockwise.decode(quantizer, narrow)),
+            }
         rate = min(encode, decode)
         what = f"gradient bytes a second that {mode} encodes or decodes, the slower / a copy's"
     limit = _INT8_LIMIT if mode == "int8" else _OTHER_LIMIT

@@ -5,12 +5,15 @@ overflow; ``quantization_hooks`` gathers whole tensors, so that its bytes grow w
 and quantizes channel by channel in a Python loop.
 """
 
+import logging
 from abc import ABC, abstractmethod
+from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from torchloom_threadlet.cleaning import error_line
 from torchloom_threadlet.compression.codecs import Memory, Reduced
 from torchloom_threadlet.compression.collectives import Exchange, Gather, Peers
 
@@ -18,6 +21,8 @@ _LEAST = 2.0**-126
 _INT8_MOST = 127.0
 _FP16_EXPONENT = 15
 """The largest magnitude of a block is scaled to [2**14, 2**15): fp16 does not overflow."""
+
+_logger = logging.getLogger(__name__)
 
 
 class Quantizer(ABC):
@@ -104,10 +109,40 @@ class Float16(Blockwise):
 
 
 class Int8(Blockwise):
-    """Steps of 1/127 of the largest in a block of 256: 1 byte, an error of at most half a step."""
+    """Steps of 1/127 of the largest in a block of 256: 1 byte, an error of at most half a step.
+
+    On a GPU by kernels of its own, and by torch's operations where Triton cannot compile them.
+    """
 
     def __init__(self) -> None:
         super().__init__(256, torch.int8)
+        self._has_kernels = True
+
+    def encode(self, rows: Tensor) -> Tensor:
+        """Return 4 bytes a block, then 1 byte a number."""
+        coded = self._by_kernel("encode", rows)
+        return super().encode(rows) if coded is None else coded
+
+    def decode(self, coded: Tensor) -> Tensor:
+        """Return each number times its block's scale."""
+        rows = self._by_kernel("decode", coded)
+        return super().decode(coded) if rows is None else rows
+
+    def _by_kernel(self, name: Literal["encode", "decode"], given: Tensor) -> Tensor | None:
+        """Return None where there is no kernel."""
+        if not (given.is_cuda and self._has_kernels):
+            return None
+        try:
+            from torchloom_threadlet.compression import int8_kernels  # imports Triton
+
+            kernel = int8_kernels.encode if name == "encode" else int8_kernels.decode
+            return kernel(given, self.block)
+        except Exception as error:  # noqa: BLE001 - the compiler's, of whatever kind
+            self._has_kernels = False
+            _logger.warning(
+                "int8 is coded by torch's operations, which take longer: %s", error_line(error)
+            )
+            return None
 
     def _scales(self, largest: Tensor) -> Tensor:
         # A bit less than a 127th, so that 127 scales never exceed the largest.
