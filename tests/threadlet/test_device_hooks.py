@@ -6,7 +6,9 @@ torch = pytest.importorskip("torch")
 
 import torch.distributed as dist  # noqa: E402
 from torch._dynamo.testing import CompileCounter  # noqa: E402
+from torch.distributed.fsdp import fully_shard  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
+from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: E402
 
 from tests.threadlet.fake_device import FakeDevice  # noqa: E402
 from torchloom_threadlet.device.hooks import hook_model, hook_optimizer  # noqa: E402
@@ -73,3 +75,37 @@ def test_ddp_waits_from_its_last_gradient_on_if_it_reduces(steps):
             assert train(model, optimizer, steps) == PHASES
     finally:
         dist.destroy_process_group()
+
+
+@pytest.fixture
+def sharded():
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    mesh = dist.init_device_mesh("cpu", (2,))
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 1))
+    for part in model:
+        fully_shard(part, mesh=mesh)
+    yield model
+    dist.destroy_process_group()
+
+
+def test_fsdp_waits_for_each_parts_parameters_and_gradients(steps, sharded):
+    optimizer = torch.optim.SGD(sharded.parameters(), lr=0.1)
+    hook_model(sharded, steps)
+    hook_optimizer(optimizer, steps)
+    forward = ["forward", "wait"] * 2 + ["forward"]
+    waiting = ["wait", "backward"]  # for parameters and gradients of one part, then of the other
+    backward = ["backward", *waiting * 4, *waiting]
+    phases = train(sharded, optimizer, steps, count=2)
+    assert phases == ["other", *forward, *backward, "optimizer", "other"]
+
+
+def test_an_fsdp_with_other_methods_has_no_waits_and_one_line_says_so(
+    steps, sharded, monkeypatch, caplog
+):
+    monkeypatch.delattr(
+        "torch.distributed.fsdp._fully_shard._fsdp_param_group.FSDPParamGroup.wait_for_unshard"
+    )
+    hook_model(sharded, steps)
+    assert not steps.knows_waits
+    (message,) = caplog.messages
+    assert message.startswith("FSDP: its waits are not measured with torch ")

@@ -1,5 +1,6 @@
 """Marks the phases of a step where a model and an optimizer run, outside of compiled code."""
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -19,7 +20,7 @@ def hook_optimizer(optimizer: Any, steps: DeviceSteps) -> None:
 
 
 def hook_model(model: torch.nn.Module, steps: DeviceSteps) -> None:
-    """Measure a model's forward and backward; with DDP also its wait for the last gradients.
+    """Measure a model's forward and backward; with DDP or FSDP also its waits for other ranks.
 
     Torch's own DDP waits for its collectives where its backward ends, so the time from the last
     gradient of this rank to the next phase is a wait.
@@ -28,6 +29,10 @@ def hook_model(model: torch.nn.Module, steps: DeviceSteps) -> None:
     model.register_forward_hook(
         _marking(lambda: steps.enter(BACKWARD if torch.is_grad_enabled() else OTHER))
     )
+    if "torch.distributed.fsdp" in sys.modules:  # else no part of the model is sharded
+        from torchloom_threadlet.device.fsdp import hook_fsdp
+
+        hook_fsdp(model, steps)
     ddp = getattr(model, "_orig_mod", model)
     if type(ddp) is not DistributedDataParallel:  # torchft's has its Manager's waits
         return

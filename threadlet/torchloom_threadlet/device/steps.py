@@ -22,7 +22,7 @@ FORWARD, BACKWARD, OPTIMIZER, WAIT, OTHER = "forward", "backward", "optimizer", 
 _REPORTED = (FORWARD, BACKWARD, OPTIMIZER)
 _MOST_STEPS = 64
 """Steps in flight; the host can be this far ahead of the device. More are not read."""
-_MOST_MARKS = 256
+_MOST_MARKS = 4096
 """Events of one step; a step with more is not measured."""
 
 _logger = logging.getLogger(__name__)
@@ -66,13 +66,15 @@ class DeviceSteps:
         self.knows_waits = True
         with self._lock:
             self._waits += 1
-            self._mark(WAIT)
+            if self._waits == 1:
+                self._mark(WAIT)
 
     def end(self, what: str) -> None:
         """Record that a wait is over."""
         with self._lock:
             self._waits = max(0, self._waits - 1)
-            self._mark(WAIT if self._waits else self._base)
+            if not self._waits:
+                self._mark(self._base)
 
     def enter(self, phase: str) -> None:
         """Begin a phase of the rank's own work, which the next one ends."""
