@@ -1,5 +1,7 @@
 """The phases of a model and an optimizer on a device, next to torch.compile and DDP."""
 
+import threading
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -62,17 +64,50 @@ def test_a_forward_without_gradients_has_no_backward(steps):
     assert steps.phases() == ["other", "forward", "other"]
 
 
-def test_ddp_waits_from_its_last_gradient_on_if_it_reduces(steps):
+def test_an_optimizer_begins_once_its_closure_has_computed_the_gradients(steps):
+    model = torch.nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    hook_model(model, steps)
+    hook_optimizer(optimizer, steps)
+    steps.begin_step()
+
+    def closure():
+        return model(torch.ones(2, 3)).sum().backward()
+
+    optimizer.step(closure)
+    optimizer.step(closure=closure)
+    assert steps.phases() == PHASES + PHASES[1:]
+
+
+def test_ddp_waits_from_its_last_gradient_to_the_end_of_its_backward_if_it_reduces(steps):
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+
+    def reduce_later(_, bucket):
+        reduced = torch.futures.Future()
+
+        def end():
+            steps._device.now_s += 8.0
+            reduced.set_result(bucket.buffer())
+
+        threading.Timer(0.02, end).start()
+        return reduced
+
     try:
         model = DistributedDataParallel(torch.nn.Linear(3, 1))
+        model.register_comm_hook(None, reduce_later)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        hook_model(model, steps)
-        hook_optimizer(optimizer, steps)
-        waiting = [*PHASES[:3], "wait", *PHASES[3:]]
+        hooks = hook_model(model, steps) + hook_optimizer(optimizer, steps)
+        waiting = [*PHASES[:3], "wait", "backward", *PHASES[3:]]
         assert train(model, optimizer, steps) == waiting
+        steps.end_step()
+        row = steps.read_later({})
+        steps.read()
+        assert (row["wait_s"], row["compute_s"]) == (8.0, 0.0)
         with model.no_sync():
             assert train(model, optimizer, steps) == PHASES
+        for undo in hooks:
+            undo()
+        assert train(model, optimizer, steps) == ["other"]
     finally:
         dist.destroy_process_group()
 
@@ -90,13 +125,15 @@ def sharded():
 
 def test_fsdp_waits_for_each_parts_parameters_and_gradients(steps, sharded):
     optimizer = torch.optim.SGD(sharded.parameters(), lr=0.1)
-    hook_model(sharded, steps)
-    hook_optimizer(optimizer, steps)
+    hooks = hook_model(sharded, steps) + hook_optimizer(optimizer, steps)
     forward = ["forward", "wait"] * 2 + ["forward"]
     waiting = ["wait", "backward"]  # for parameters and gradients of one part, then of the other
     backward = ["backward", *waiting * 4, *waiting]
     phases = train(sharded, optimizer, steps, count=2)
     assert phases == ["other", *forward, *backward, "optimizer", "other"]
+    for undo in hooks:
+        undo()
+    assert train(sharded, optimizer, steps) == ["other"]
 
 
 def test_an_fsdp_with_other_methods_has_no_waits_and_one_line_says_so(

@@ -5,7 +5,7 @@ what is reduced, which counts as waiting.
 """
 
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 import torch
@@ -19,10 +19,11 @@ _WAIT_OF_A_STATE = "_root_post_backward_final_callback"
 _WHAT = "fsdp"
 
 
-def hook_fsdp(model: torch.nn.Module, steps: DeviceSteps) -> None:
+def hook_fsdp(model: torch.nn.Module, steps: DeviceSteps) -> list[Callable[[], object]]:
     """Measure the waits of all parts of ``model`` that ``fully_shard`` has sharded.
 
-    If this torch has other methods, one warning says so, and only whole steps are measured.
+    Returns what undoes it. If this torch has other methods, one warning says so, and only whole
+    steps are measured.
     """
     parts = [part for part in model.modules() if isinstance(part, FSDPModule)]
     try:
@@ -30,9 +31,10 @@ def hook_fsdp(model: torch.nn.Module, steps: DeviceSteps) -> None:
     except AttributeError as error:
         what = f"its waits are not measured with torch {torch.__version__}"
         warn_once("FSDP", f"{what} ({error_line(error)})")
-        return
+        return []
     for owner, name, method in waits:
         setattr(owner, name, _waiting(method, steps))
+    return [partial(delattr, owner, name) for owner, name, _ in waits]
 
 
 def _waits(state: Any) -> list[tuple[Any, str, Callable[..., Any]]]:

@@ -1,50 +1,76 @@
 """Marks the phases of a step where a model and an optimizer run, outside of compiled code."""
 
 import sys
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.autograd import Variable
 from torch.nn.parallel import DistributedDataParallel
 
 from torchloom_threadlet.device.steps import BACKWARD, FORWARD, OPTIMIZER, OTHER, DeviceSteps
+from torchloom_threadlet.training.closures import after_gradients
+
+Undo = Callable[[], object]
+"""Removes a hook."""
 
 _LAST_GRADIENTS = 8
 """A gradient is awaited from the first parameters of a model: they get theirs last."""
 
 
-def hook_optimizer(optimizer: Any, steps: DeviceSteps) -> None:
-    """Measure an optimizer's step; in front of other hooks, which may clip."""
-    optimizer.register_step_pre_hook(_marking(lambda: steps.enter(OPTIMIZER)))
-    optimizer.register_step_post_hook(_marking(lambda: steps.enter(OTHER)))
+def hook_optimizer(optimizer: Any, steps: DeviceSteps) -> list[Undo]:
+    """Measure an optimizer's step, without a closure that computes the gradients in it.
+
+    Call it before other hooks are registered, which may clip.
+    """
+
+    def begin(_: object, args: Any, kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return None
+        return after_gradients(args, kwargs, lambda: steps.enter(OPTIMIZER))
+
+    return [
+        optimizer.register_step_pre_hook(begin).remove,
+        optimizer.register_step_post_hook(_marking(lambda: steps.enter(OTHER))).remove,
+    ]
 
 
-def hook_model(model: torch.nn.Module, steps: DeviceSteps) -> None:
+def hook_model(model: torch.nn.Module, steps: DeviceSteps) -> list[Undo]:
     """Measure a model's forward and backward; with DDP or FSDP also its waits for other ranks.
 
     Torch's own DDP waits for its collectives where its backward ends, so the time from the last
-    gradient of this rank to the next phase is a wait.
+    gradient of this rank to there is a wait.
     """
-    model.register_forward_pre_hook(_marking(lambda: steps.enter(FORWARD)))
-    model.register_forward_hook(
-        _marking(lambda: steps.enter(BACKWARD if torch.is_grad_enabled() else OTHER))
-    )
+    begin = _marking(lambda: steps.enter(FORWARD))
+    end = _marking(lambda: steps.enter(BACKWARD if torch.is_grad_enabled() else OTHER))
+    undo: list[Undo] = [
+        model.register_forward_pre_hook(begin).remove,
+        model.register_forward_hook(end).remove,
+    ]
     if "torch.distributed.fsdp" in sys.modules:  # else no part of the model is sharded
         from torchloom_threadlet.device.fsdp import hook_fsdp
 
-        hook_fsdp(model, steps)
+        undo += hook_fsdp(model, steps)
     ddp = getattr(model, "_orig_mod", model)
     if type(ddp) is not DistributedDataParallel:  # torchft's has its Manager's waits
-        return
+        return undo
+    # The parameters, which keep the hooks, may outlive it and its buffers.
+    reference, engine = weakref.ref(ddp), Variable._execution_engine
 
     def gradient() -> None:
-        if ddp.require_backward_grad_sync:
+        ddp = reference()
+        if ddp is not None and ddp.require_backward_grad_sync:
             steps.await_gradients()
+            # Of the callbacks at the end of a backward, this one is called after that of DDP.
+            engine.queue_callback(lambda: engine.queue_callback(steps.have_gradients))
 
+    hook = _marking(gradient)
     trained = [each for each in ddp.parameters() if each.requires_grad]
-    for parameter in trained[:_LAST_GRADIENTS]:
-        hook = _marking(gradient)
-        parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
+    for each in trained[:_LAST_GRADIENTS]:
+        handle = each.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
+        undo.append(handle.remove)
+    return undo
 
 
 def _marking(mark: Callable[[], object]) -> Callable[..., None]:

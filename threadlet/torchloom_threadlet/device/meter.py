@@ -3,9 +3,10 @@
 It imports torch for a GPU only.
 """
 
+import contextlib
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from torchloom_threadlet.trainer.phases import Phases
@@ -28,18 +29,20 @@ class DeviceMeter:
         self.steps: DeviceSteps | None = None
         self._samples, self._phases = samples, phases
         self._measured: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._undo: list[Callable[[], object]] = []
+        self._is_closed = False
 
     def measure(self, part: Any) -> None:
-        """Measure a model or an optimizer, if its parameters are on a GPU."""
+        """Measure a model or an optimizer, once, if its parameters are on a GPU."""
         is_optimizer = hasattr(part, "param_groups")
         parameters = part.param_groups[0]["params"] if is_optimizer else part.parameters()
         tensor = next(iter(parameters), None)
-        if not getattr(tensor, "is_cuda", False) or part in self._measured:
+        if not getattr(tensor, "is_cuda", False) or part in self._measured or self._is_closed:
             return
         from torchloom_threadlet.device.hooks import hook_model, hook_optimizer
 
         self._measured.add(part)
-        (hook_optimizer if is_optimizer else hook_model)(part, self._find(tensor))
+        self._undo += (hook_optimizer if is_optimizer else hook_model)(part, self._find(tensor))
 
     def row(self, metrics: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the row of a step that is over; numbers that the GPU computes come later."""
@@ -51,7 +54,11 @@ class DeviceMeter:
         return self.steps.read_later(metrics)
 
     def close(self) -> None:
-        """Wait briefly for the last steps: the process ends."""
+        """Leave models and optimizers as they were, and wait briefly for the last steps."""
+        self._is_closed = True
+        for undo in self._undo:
+            with contextlib.suppress(Exception):  # the script's own code may have replaced it
+                undo()
         if self.steps is None:
             return
         deadline = time.monotonic() + _LAST_READ_S

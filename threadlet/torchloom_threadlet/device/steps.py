@@ -84,13 +84,19 @@ class DeviceSteps:
                 self._mark(phase)
 
     def await_gradients(self) -> None:
-        """Begin to wait where the newest gradient was computed: the next phase ends the wait."""
+        """Begin to wait where the newest gradient was computed, until :meth:`have_gradients`."""
         self.knows_waits = True
         with self._lock:
             if self._marks and self._marks[-1][0] == WAIT and not self._waits:
                 self._try(lambda: self._device.record(self._marks[-1][1]))
             else:
                 self._mark(WAIT)
+
+    def have_gradients(self) -> None:
+        """End the wait for gradients, if it has not ended."""
+        with self._lock:
+            if self._marks and self._marks[-1][0] == WAIT and not self._waits:
+                self._mark(self._base)
 
     def begin_step(self) -> None:
         """Begin a step: a pause, for instance, is over."""

@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
+from torchloom_threadlet.training.closures import after_gradients
 from torchloom_threadlet.training.optimizer_knobs import managed, unwrapped
 from torchloom_threadlet.training.switchable import SwitchableOptimizer
 
@@ -122,17 +123,7 @@ class Gradients:
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> Any:
         """Act on the gradients now, or where a closure is passed, after it has computed them."""
         self._is_evaluated = False
-        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
-        if closure is None:
-            self._act(optimizer)
-            return None
-
-        def evaluated() -> Any:
-            loss = closure()
-            self._act(optimizer)
-            return loss
-
-        return args[:1], {**kwargs, "closure": evaluated}
+        return after_gradients(args, kwargs, lambda: self._act(optimizer))
 
     @torch.no_grad()
     def _act(self, optimizer: Any) -> None:
