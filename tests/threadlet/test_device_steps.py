@@ -205,6 +205,26 @@ def test_a_loss_on_the_device_is_read_at_a_later_step(awaiting_loom, device, ste
     assert next(row for _, row in worker.samples.take(0)) == {"loss": 3.0, "lr": 0.1}
 
 
+def test_the_last_row_before_a_pause_is_complete_within_the_pause(
+    awaiting_loom, device, steps, monkeypatch
+):
+    loom, worker = awaiting_loom, awaiting_loom._worker
+    loom._device.steps = worker.phases.device = steps
+    loom.step()
+    device.lags = True
+    left_s = iter((0.01, 0.0))
+
+    def left_of_pause():
+        device.finish()
+        return next(left_s), ""
+
+    monkeypatch.setattr(worker, "left_of_pause", left_of_pause)
+    worker.pause("cause")
+    worker.has_pending = True
+    loom.step(loss=OnDevice(4.0))
+    assert [row.get("loss") for _, row in worker.samples.take(0)] == [None, 4.0]
+
+
 def test_a_metric_on_the_cpu_is_reported_with_its_own_step(awaiting_loom):
     torch = pytest.importorskip("torch")
     loom = awaiting_loom

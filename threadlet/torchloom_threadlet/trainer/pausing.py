@@ -72,6 +72,11 @@ class Pausing(Reporter):
             left_s = self.lease.left_s(now_s)
             return left_s, self.lease.end(now_s) if left_s <= 0 else ""
 
-    def longest_look_s(self) -> float:
-        """Return after how many seconds a waiting worker looks whether it is replaced."""
-        return _LOOK_S if self.is_parked else threading.TIMEOUT_MAX
+    def next_look_s(self) -> float:
+        """Read rows from the device; return after how many seconds a waiting worker looks again.
+
+        It does so for rows that are not complete yet, and whether a parked worker is replaced.
+        """
+        device = self.phases.device
+        has_rows = device is not None and device.read() > 0
+        return _LOOK_S if has_rows or self.is_parked else threading.TIMEOUT_MAX

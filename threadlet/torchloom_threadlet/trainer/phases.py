@@ -41,6 +41,9 @@ class DeviceWaits(Waits, Protocol):
     def is_waiting(self) -> bool:
         """Return whether the device waits, not whether it still works on what came before."""
 
+    def read(self) -> int:
+        """Complete the rows of steps that are over; return how many are not, without waiting."""
+
 
 class Phases:
     """The phase of one trainer, and how long it has waited.

@@ -230,7 +230,7 @@ class Worker(Pausing):
         left_s, why = self.left_of_pause()
         if left_s > 0:
             try:
-                command = self._pending.get(timeout=min(left_s, self.longest_look_s()))
+                command = self._pending.get(timeout=min(left_s, self.next_look_s()))
             except queue.Empty:
                 if self.is_parked and self.parking.is_replaced():
                     self.leave()
