@@ -9,6 +9,7 @@ from tests.threadlet.fake_device import FakeDevice, OnDevice
 from torchloom_core.plugin import Migrate
 from torchloom_core.testing import view_of
 from torchloom_policies.straggler import StragglerPolicy
+from torchloom_threadlet.device.peak_flops import peak_flops
 from torchloom_threadlet.device.steps import BACKWARD, FORWARD, OPTIMIZER, OTHER, DeviceSteps
 from torchloom_threadlet.ipc import COMPUTE
 from torchloom_threadlet.trainer.phases import Phases
@@ -188,6 +189,26 @@ def test_rates_follow_from_the_time_of_a_step(monkeypatch, caplog):
     monkeypatch.setenv("TORCHLOOM_PEAK_FLOPS", "fast")
     SampleBuffer()
     assert "need FLOP/s, such as 989e12, was 'fast': ignored" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "peak"),
+    [
+        ("NVIDIA H100 80GB HBM3", 989.4e12),
+        ("NVIDIA H100 PCIe", 756e12),
+        ("NVIDIA H200 NVL", 835e12),
+        ("NVIDIA GB200", 2500e12),
+        ("NVIDIA B300 SXM6 AC", 2250e12),
+        ("NVIDIA A100-SXM4-80GB", 312e12),
+        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", None),
+        ("NVIDIA A10G", None),
+        ("Tesla V100-PCIE-16GB", 112e12),
+        ("NVIDIA GeForce RTX 4090", 165.2e12),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", None),
+    ],
+)
+def test_the_peak_of_a_card_follows_from_its_name(name, peak):
+    assert peak_flops(name) == peak
 
 
 def test_a_loss_on_the_device_is_read_at_a_later_step(awaiting_loom, device, steps):
