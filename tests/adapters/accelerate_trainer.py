@@ -33,11 +33,12 @@ def main():
     )
     set_seed(7)
     step, going, losses, loom = 0, True, [], None
-    model, optimizer, scheduler, loader = accelerator.prepare(*parts())
     if not options.plain:
         from torchloom_threadlet.adapters.accelerate import attach, resume
 
         loom = attach(accelerator, options.journal / "checkpoints")
+    model, optimizer, scheduler, loader = accelerator.prepare(*parts())
+    if loom is not None:
         loom.manage(optimizer, scheduler)
         step = resume(loom)
     journal = (options.journal / f"{accelerator.process_index}.jsonl").open("a", buffering=1)

@@ -72,7 +72,7 @@ async def test_ranks_change_pause_save_and_leave_at_one_step(weaver, start, tmp_
         assert before["lr"] < 0.001 < 0.009 < after["lr"]
         assert len(after["losses"]) == 2
     batch = await weaver.beat(lambda batch: "fwd_bwd_s" in str(batch), "g0-0")
-    for name in ("loss", "tokens_per_s", "optim_s", "fetching_batch_s", "titan_step_s"):
+    for name in ("loss", "flops_per_s", "optim_s", "fetching_batch_s", "titan_step_s"):
         assert name in str(batch)
 
     await job.pause_and_resume(weaver, 2)

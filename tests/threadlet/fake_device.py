@@ -10,6 +10,8 @@ class FakeDevice:
     ``now_s``: the time at which the work that follows is over, on the device's clock.
     """
 
+    name = "NVIDIA Fake"
+
     def __init__(self):
         self.now_s = 0.0
         self.lags = self.capturing = False

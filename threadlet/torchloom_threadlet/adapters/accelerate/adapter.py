@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from torch.nn import Module
+
 from torchloom_core.floor.errors import CheckpointError
 from torchloom_threadlet.adapters.accelerate.clipping import Clipping
 from torchloom_threadlet.adapters.framework import FrameworkAdapter
@@ -35,20 +37,30 @@ class AccelerateAdapter(FrameworkAdapter):
         self._is_managed = False
 
     def serve(self, accelerator: Any, folder: Path | None, keep: int) -> None:
-        """Serve an Accelerator, whose checkpoints hold the loom's state from now on."""
+        """Serve an Accelerator, whose checkpoints hold the loom's state from now on.
+
+        What it prepares from now on is measured.
+        """
         self._folder, self._keep = folder, keep
         if accelerator is self._accelerator:  # a cell of a notebook that runs again
             return
         self._accelerator = accelerator
         accelerator.register_save_state_pre_hook(self._write)
         accelerator.register_load_state_pre_hook(self._read)
-        load = accelerator.load_state
+        load, prepare = accelerator.load_state, accelerator.prepare
 
         def load_state(*arguments: Any, **named: Any) -> None:
             load(*arguments, **named)
             self._after_load()
 
+        def prepared(*arguments: Any, **named: Any) -> Any:
+            found = prepare(*arguments, **named)
+            parts = found if isinstance(found, tuple) else (found,)
+            self.loom.measure(*(part for part in parts if isinstance(part, Module)))
+            return found
+
         replaced(accelerator, "load_state", load_state)
+        replaced(accelerator, "prepare", prepared)
 
     def manage(self, *parts: Any, measure_update: bool = False, **options: Any) -> None:
         """Vote, and register the knobs of the Accelerator and of the optimizers."""

@@ -18,7 +18,7 @@ def attach(
     keep: int = 3,
     **placement: Unpack[PlacementArguments],
 ) -> Loom:
-    """Attach this rank; call it once the Accelerator is there.
+    """Attach this rank; call it before ``accelerator.prepare``, whose models are then measured.
 
     Then pass what ``accelerator.prepare`` returned to ``loom.manage(optimizer, scheduler)``, and
     call ``loom.step`` at the end of each optimizer step.

@@ -89,6 +89,7 @@ class DeepSpeedAdapter(FrameworkAdapter):
         """Vote, and register the knobs of the engine and of its optimizer."""
         engine = self._engine
         self._join_votes()
+        self.loom.measure(engine)
         parts = (engine.optimizer,)
         if hasattr(engine.lr_scheduler, "step"):
             parts = (*parts, engine.lr_scheduler)

@@ -63,6 +63,7 @@ class LightningAdapter(FrameworkAdapter):
         self._join_votes()
         clips = not trainer.lightning_module.automatic_optimization
         schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
+        self.loom.measure(trainer.model)
         self._register((*trainer.optimizers, *schedulers), clips=clips)
         if not clips and trainer.gradient_clip_algorithm in (None, "norm"):
             self.register_clipping(lambda: trainer.gradient_clip_val, self._clip)
@@ -82,6 +83,11 @@ class LightningAdapter(FrameworkAdapter):
             )
         self.loom.on_checkpoint(self.save_now)
         self.worker.starting.built()
+
+    def enter(self, phase: str) -> None:
+        """Begin a phase of the step on the GPU, if there is one."""
+        if (steps := self.loom._device.steps) is not None:
+            steps.enter(phase)
 
     def leave(self) -> None:
         """Save, and have Lightning stop after this batch."""

@@ -15,6 +15,7 @@ from torchloom_threadlet.adapters.lightning.batch_size import samples_in
 from torchloom_threadlet.adapters.lightning.loaders import problem_of
 from torchloom_threadlet.adapters.random_states import gathered_random_states
 from torchloom_threadlet.checkpoint.saving_ranks import SavingRanks
+from torchloom_threadlet.device.steps import BACKWARD, FORWARD
 from torchloom_threadlet.loom import Loom
 
 _logger = logging.getLogger(__name__)
@@ -91,6 +92,18 @@ class TorchLoomCallback(Callback):  # type: ignore[misc]
         """Begin an epoch with the batch size that was set."""
         if self._adapter is not None:
             self._adapter.batch_size.begin_epoch()
+
+    def on_train_batch_start(
+        self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Begin the forward; without DDP, ``training_step`` is called past a module's hooks."""
+        if self._adapter is not None:
+            self._adapter.enter(FORWARD)
+
+    def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:
+        """Begin the backward."""
+        if self._adapter is not None:
+            self._adapter.enter(BACKWARD)
 
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int

@@ -59,6 +59,7 @@ class Member:
         self._parts = parts
         self._pending: tuple[Mapping[str, Any], bytes] | None = None
         self.loom = attach_framework(RayAdapter(), group=trial, rank=0)
+        self.loom.measure(*(part for part in parts.values() if isinstance(part, torch.nn.Module)))
         self.loom.manage(
             *(
                 part

@@ -45,6 +45,7 @@ class TorchtitanAdapter(FrameworkAdapter):
         if self.loom.inert and saved is None:
             return
         self.worker.step = trainer.step
+        self.loom.measure(*trainer.model_parts)
         pairs = interleaved(trainer)
         if has_one_mesh(trainer):
             self._register(pairs, clips=False)

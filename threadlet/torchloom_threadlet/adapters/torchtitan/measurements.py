@@ -71,9 +71,12 @@ class Measurements:
 
     def take(self) -> dict[str, float]:
         """Return the metrics of the step that is over."""
-        now_s, tokens = time.perf_counter(), self._trainer.ntokens_seen
-        rate = (tokens - self._tokens) / max(now_s - self._since_s, 1e-9)
+        now_s, tokens = time.perf_counter(), self._trainer.ntokens_seen - self._tokens
+        rate = tokens / max(now_s - self._since_s, 1e-9)
         found = {"tokens_per_s": rate, **self._logged, **self._spans.seconds}
-        self._tokens, self._since_s = tokens, now_s
+        processor, ranks = self._trainer.metrics_processor, self._trainer.parallel_dims
+        if not processor.has_quantization:  # the peak is that of bf16
+            found["flops"] = processor.num_flops_per_token * tokens / (ranks.tp * ranks.pp)
+        self._tokens, self._since_s = self._trainer.ntokens_seen, now_s
         self._logged, self._spans.seconds = {}, {}
         return found

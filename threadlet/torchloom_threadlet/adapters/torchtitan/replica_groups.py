@@ -64,6 +64,7 @@ class ReplicaGroupsAdapter(TorchftAdapter):
         manager._use_async_quorum = False
         give_own_state(manager, trainer)
         super().manage(manager)
+        loom.measure(*trainer.model_parts)
         can_vote = self.worker.changes.can_vote
         pairs = interleaved(trainer)
         if has_one_mesh(trainer):

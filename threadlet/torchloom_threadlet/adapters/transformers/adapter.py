@@ -39,6 +39,7 @@ class TransformersAdapter(FrameworkAdapter):
         """Vote, and register the knobs of the Trainer, its optimizer and its scheduler."""
         trainer, args, epochs = self._trainer, self._trainer.args, self._epochs
         self._join_votes()
+        self.loom.measure(trainer.model_wrapped)
         self._register((trainer.optimizer, trainer.lr_scheduler), clips=False)
         if not trainer.is_deepspeed_enabled:  # its engine has its own
             self.register_clipping(
