@@ -286,3 +286,10 @@ def test_an_invalid_share_is_refused(share):
 def test_rank_0_of_powersgd_is_refused():
     with pytest.raises(ValueError, match="need powersgd_rank >= 1, was 0"):
         make_codecs(0.01, 0)
+
+
+def test_places_that_an_aborted_collective_has_left_end_no_work_on_a_device():
+    reduction = CODECS["topk"].reduce(torch.ones(5000), Memory(), Peers(0, 2))
+    coded = next(reduction).row
+    with pytest.raises(StopIteration):  # an index out of range would be an IndexError here
+        reduction.send(torch.full((2, coded.numel()), 255, dtype=torch.uint8))

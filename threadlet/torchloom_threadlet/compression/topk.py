@@ -41,6 +41,9 @@ class TopK:
         for row in coded.unbind():
             # One rank's places are all different, so that nothing depends on their order.
             theirs = row[:cut].clone().view(torch.int32).long()
+            # An aborted collective on a GPU leaves any numbers, and the host does not know yet; a
+            # place outside the tensor would end all work on the device.
+            theirs.clamp_(0, unsent.numel() - 1)
             total.index_add_(0, theirs, row[cut:].view(torch.bfloat16).float())
         unsent[places] -= values.float()
         # A number that is not finite must not return in every later step.
