@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from torch import Tensor
-from torchft.process_group import ProcessGroup
+from torchft.process_group import ProcessGroup, ProcessGroupBaby
 
 from torchloom_threadlet.compression.codecs import Codec
 from torchloom_threadlet.compression.powersgd import Pieces, PowerSGD
@@ -44,8 +44,12 @@ _NEEDS = {
 def refusal(mode: str, pg: ProcessGroup) -> str:
     """Return why a torchft process group cannot do a mode, and what to do; "" if it can.
 
-    gloo and NCCL have all collectives that the modes need.
+    gloo and NCCL have all collectives that the modes need. torchft's groups in a process of their
+    own have one pipe for all answers: a second waiting thread could take the first one's.
     """
+    if mode != NONE and isinstance(innermost(pg), ProcessGroupBaby):
+        name = pg.getBackendName()
+        return f"compression {mode} needs a process group in this process, was {name}: use none"
     if not (missing := _missing(mode, pg)):
         return ""
     able = " or ".join(one for one in MODES if not _missing(one, pg))
@@ -55,9 +59,15 @@ def refusal(mode: str, pg: ProcessGroup) -> str:
 
 def _missing(mode: str, pg: ProcessGroup) -> str:
     """Return the first collective of a mode that the innermost process group lacks."""
-    while isinstance(inner := getattr(pg, "_pg", None), ProcessGroup):
-        pg = inner
+    inner = innermost(pg)
     for name in _NEEDS.get(mode, ()):
-        if getattr(type(pg), name, None) is getattr(ProcessGroup, name):
+        if getattr(type(inner), name, None) is getattr(ProcessGroup, name):
             return name
     return ""
+
+
+def innermost(pg: ProcessGroup) -> ProcessGroup:
+    """Return the process group that torchft's wrappers, and ours, wrap; ``pg`` itself if none."""
+    while isinstance(inner := getattr(pg, "_pg", None), ProcessGroup):
+        pg = inner
+    return pg
