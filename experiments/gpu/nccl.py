@@ -38,7 +38,7 @@ _SECOND = "--second-rank"
 
 def measure(device: Device) -> list[Measurement]:
     """Abort a group of one rank and form it anew; free a rank that waits for another."""
-    os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "2")  # an abort ends no process
+    os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")  # an abort ends no process
     store = TCPStore(_HOST, 0, is_master=True, wait_for_workers=False)
     return [partial(alone, device, store), partial(waiting, device, store)]
 

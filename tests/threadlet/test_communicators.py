@@ -1,15 +1,20 @@
 """A process group on NCCL: its abort, its errors, its modes, by a stand-in without a GPU."""
 
 import logging
+import threading
 from datetime import timedelta
 
 import pytest
 import torch
+from torch._C._distributed_c10d import ErrorType
 from torch.distributed import AllreduceOptions, TCPStore
-from torchft.process_group import ProcessGroup, ReconfigureOptions
+from torchft.process_group import ProcessGroup, ProcessGroupBabyGloo, ReconfigureOptions
 
+from tests.threadlet.nccl_stand_in import Native
 from tests.threadlet.ranks import started
-from tests.threadlet.test_compression_lane import SlowPeers
+from tests.threadlet.test_compression_lane import SlowPeers, configure
+from tests.waiting import until
+from torchloom_threadlet.adapters.torchft import communicators as module
 from torchloom_threadlet.adapters.torchft.communicators import Communicators
 from torchloom_threadlet.compression import MODES, CompressedProcessGroup, allreduce_knobs
 
@@ -26,13 +31,21 @@ class StandIn(SlowPeers):
         self.aborted += 1
 
 
+SETTINGS = {
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
+    "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "0",
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
+}
+
+
 class Opts:
     uuid, handles = 3, ("a", "b")
 
 
 @pytest.fixture
 def pg(monkeypatch):
-    monkeypatch.setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "2")
+    for name, value in SETTINGS.items():
+        monkeypatch.setenv(name, value)
     return StandIn()
 
 
@@ -68,7 +81,40 @@ def test_an_error_is_not_passed_on_where_it_would_end_the_peers(pg, monkeypatch,
     communicators.end_step()
     assert pg.aborted == 0
     (record,) = caplog.records
-    assert "over torchft-nccl: set TORCH_NCCL_ASYNC_ERROR_HANDLING=2" in record.getMessage()
+    assert record.getMessage().endswith("set TORCH_NCCL_ASYNC_ERROR_HANDLING=0 on all ranks")
+
+
+def test_an_error_that_torch_has_found_aborts_once_and_fails_the_step(pg):
+    compressed = CompressedProcessGroup(pg, mode="topk")
+    Communicators(compressed)
+    pg._pg = native = Native(None, frozenset())
+    configure(compressed)
+    assert compressed.errored() is None
+    native.state.error = ErrorType.COMM_ERROR
+    assert str(compressed.errored()) == "torch has found COMM_ERROR in a collective"
+    assert compressed._verdict is False
+    until(lambda: pg.aborted)
+    pg._pg = None  # as torchft does
+
+
+def test_a_cut_does_not_wait_for_an_abort_that_hangs(pg, monkeypatch):
+    monkeypatch.setattr(module, "_ABORT_S", 0.01)
+    ends = threading.Event()
+    pg.abort = ends.wait
+    communicators = Communicators(pg)
+    pg.reconfigure(Opts)
+    assert communicators.cut(3) == "the process group is being aborted"
+    ends.set()
+
+
+def test_a_process_group_in_another_process_has_no_abort_and_compresses_nothing():
+    baby = ProcessGroupBabyGloo()
+    with pytest.raises(TypeError, match="torchft-baby-gloo has no abort"):
+        Communicators(baby)
+    compressed = CompressedProcessGroup(baby)
+    assert compressed.modes == ("none",)
+    with pytest.raises(ValueError, match="int8 needs a process group in this process, was torchft"):
+        compressed.mode = "int8"
 
 
 def test_nccl_can_do_every_mode(pg, caplog):
@@ -111,7 +157,8 @@ def test_a_mode_whose_collective_the_backend_lacks_is_refused_when_it_is_set(cap
 def test_on_a_gpu_a_world_of_one_reduces_is_aborted_and_is_configured_anew(monkeypatch):
     from torchft import ProcessGroupNCCL
 
-    monkeypatch.setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "2")
+    for name, value in SETTINGS.items():
+        monkeypatch.setenv(name, value)
     store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
     pg = CompressedProcessGroup(ProcessGroupNCCL(timedelta(seconds=20)), mode="int8")
     communicators = Communicators(pg)
@@ -124,6 +171,7 @@ def test_on_a_gpu_a_world_of_one_reduces_is_aborted_and_is_configured_anew(monke
         pg.reconfigure(opts)
         assert pg.allreduce([tensor], AllreduceOptions()).wait()
         assert pg.errored() is None
+        assert communicators._error_of(pg._pg._pg) == ""
         assert communicators.cut(quorum) == "the process group is aborted"
         assert pg.errored() is not None
     assert (tensor == 1).all()

@@ -21,9 +21,9 @@ _HARMFUL: tuple[tuple[Mapping[str, str], str, str], ...] = (
         "rename it, or unset it",
     ),
     (
-        {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"},
-        "a collective that hangs is never ended",
-        "unset it; with torchft set it to 2",
+        {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "2"},
+        "training continues with what a failed collective leaves",
+        "unset it; with torchft set it to 0",
     ),
     (
         {"TORCH_NCCL_BLOCKING_WAIT": "1"},

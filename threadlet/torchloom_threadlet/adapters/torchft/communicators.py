@@ -1,15 +1,37 @@
 """The communicators of a process group other than gloo, as NCCL's: an abort ends what waits there.
 
-An abort closes NCCL's connections, so that a peer over the network sees an error. By default torch
-then ends the peer's process; TORCH_NCCL_ASYNC_ERROR_HANDLING=2 keeps it, and ends the communicator.
+An abort closes NCCL's connections, and a peer over the network sees an error. NCCL raises none on
+the host: torch's watchdog finds it. torchft does not ask the watchdog: it would wait for its own
+timeout, or commit a step without its sum if the watchdog itself has aborted. So the watchdog is
+asked here, and its first error aborts and fails the step.
 """
 
+import contextlib
 import logging
 import os
+import threading
+import time
 from typing import Any
 
+from torch._C._distributed_c10d import ErrorType
+from torchft.process_group import ProcessGroup
+
+from torchloom_threadlet.cleaning import error_line
+from torchloom_threadlet.compression.modes import innermost
+
 _HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
-_KEEPS_PROCESS = ("0", "2")  # ErrorHandlingMode's NoHandling and CleanUpOnly
+_SETTINGS = {
+    _HANDLING: ("0", "2"),  # ErrorHandlingMode's NoHandling and CleanUpOnly
+    "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": ("0",),
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": ("0",),
+}
+"""With others, torch's watchdog ends the process after an error.
+
+It first blocks new collectives for a minute, and its monitor ends the process eight minutes later.
+"""
+
+_POLL_S = 0.1
+_ABORT_S = 5.0
 
 _logger = logging.getLogger(__name__)
 
@@ -19,20 +41,26 @@ class Communicators:
 
     An error of this process is passed on after the Manager's decision: the collectives that can
     complete have done so, and the Manager makes new communicators before any other step.
+
+    Raises TypeError if the process group has no abort, as torchft's ProcessGroupBabyNCCL.
     """
 
     def __init__(self, pg: Any) -> None:
-        self._pg = pg
+        self._pg, self._inner = pg, innermost(pg)
+        name = pg.getBackendName()
+        if getattr(type(self._inner), "abort", None) is ProcessGroup.abort:
+            raise TypeError(f"{name} has no abort")
         self._quorum_id = -1
         self._has_failed = False
         self._in_step = True
-        self._passes_on = os.environ.get(_HANDLING, "") in _KEEPS_PROCESS
-        if not self._passes_on:
-            text = "errors are not passed on to peers over %s: set %s=2 on all ranks, otherwise"
-            text += " an error of one ends the processes of its peers"
-            _logger.warning(text, pg.getBackendName(), _HANDLING)
-        self._reconfigure = pg.reconfigure
-        pg.reconfigure = self._reconfigured
+        missing = [key for key, good in _SETTINGS.items() if os.environ.get(key) not in good]
+        self._passes_on = _HANDLING not in missing
+        if missing:
+            settings = " ".join(f"{key}={_SETTINGS[key][0]}" for key in missing)
+            text = "a failed collective over %s may block or end its ranks: set %s on all ranks"
+            _logger.warning(text, name, settings)
+        self._reconfigure, self._errored = pg.reconfigure, self._inner.errored
+        pg.reconfigure, self._inner.errored = self._reconfigured, self._errored_anywhere
 
     def refusal(self, quorum_id: int) -> str:
         """Return why the communicators of this quorum cannot be aborted; "" if they can.
@@ -46,12 +74,15 @@ class Communicators:
     def cut(self, quorum_id: int) -> str:
         """Abort the communicators of this quorum: the step fails, and the Manager makes new ones.
 
-        From any thread; the training thread is released from a collective.
+        From any thread; the training thread is released from a collective. NCCL's own abort may
+        hang, and is waited for five seconds.
         """
         if quorum_id != self._quorum_id:
             return f"quorum {quorum_id} is over already, the present one is {self._quorum_id}"
-        self._pg.abort()
-        return "the process group is aborted"
+        aborts = threading.Thread(target=self._abort, name="torchloom-abort", daemon=True)
+        aborts.start()
+        aborts.join(_ABORT_S)
+        return f"the process group is {'being ' if aborts.is_alive() else ''}aborted"
 
     def pass_error_on(self) -> None:
         """Record that this process has failed in this step."""
@@ -66,8 +97,54 @@ class Communicators:
         self._in_step = False
         failed, self._has_failed = self._has_failed, False
         if failed and self._passes_on:
-            self._pg.abort()
+            self._abort()
 
     def _reconfigured(self, opts: Any) -> Any:
         self._quorum_id = int(opts.uuid)
-        return self._reconfigure(opts)
+        configured = self._reconfigure(opts)
+        native = getattr(self._inner, "_pg", None)
+        if self._error_of(native) is not None:
+            name = "torchloom-errors"
+            watch = threading.Thread(target=self._watch, args=(native,), name=name, daemon=True)
+            with contextlib.suppress(RuntimeError):  # a limit of the system's
+                watch.start()
+        return configured
+
+    def _watch(self, native: Any) -> None:
+        """Abort as soon as torch finds an error in these communicators, as long as they are used.
+
+        The last reference to them ends here, too: that waits for the watchdog.
+        """
+        while getattr(self._inner, "_pg", None) is native:
+            if error := self._error_of(native):
+                _logger.warning("aborting the collectives of this quorum: %s", error)
+                return self._abort()
+            time.sleep(_POLL_S)
+
+    def _errored_anywhere(self) -> Exception | None:
+        """Return torchft's error, which waits for the device, else what torch has found."""
+        error: Exception | None = self._errored()
+        found = self._error_of(getattr(self._inner, "_pg", None))
+        return error or (RuntimeError(found) if found else None)
+
+    @staticmethod
+    def _error_of(native: Any) -> str | None:
+        """Return the error that torch has found in a process group of its own; "" without one.
+
+        None if it cannot be asked: only NCCL's can.
+        """
+        try:
+            backends = [native._get_backend(device) for device in native._device_types]
+            errors = [one.get_error() for one in backends if hasattr(one, "get_error")]
+        except Exception:  # noqa: BLE001 - aborted already, or private parts that have changed
+            return None
+        failed = [error.name for error in errors if error != ErrorType.SUCCESS]
+        if failed:
+            return f"torch has found {failed[0]} in a collective"
+        return "" if errors else None
+
+    def _abort(self) -> None:
+        try:
+            self._pg.abort()
+        except Exception as error:  # noqa: BLE001 - NCCL's abort may fail, or not end
+            _logger.warning("cannot abort the process group: %s", error_line(error))
