@@ -1,7 +1,9 @@
 """A torchft trainer for the tests: no timeout of its own ends a collective before a test does."""
 
 import argparse
+import contextlib
 import ctypes
+import hashlib
 import json
 import os
 import signal
@@ -14,6 +16,10 @@ from torch.distributed import TCPStore
 from torchft import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo
 from torchft.local_sgd import LocalSGD
 
+from tests.threadlet.fake_accelerator import FakeAccelerator
+from tests.threadlet.nccl_stand_in import NcclStandIn
+from torchloom_threadlet.compression import MODES, CompressedProcessGroup
+from torchloom_threadlet.compression.staging import DeviceWay
 from torchloom_threadlet.torchft import attach
 
 FOR_EVER = timedelta(hours=1)
@@ -60,6 +66,28 @@ class Plants(ProcessGroupGloo):
     _square = torch.ones(512, 512)
 
 
+class DiesOnNccl(NcclStandIn):
+    """Dies after a number of collectives among so many groups, while the others wait for it."""
+
+    def __init__(self, dies, among, after):
+        super().__init__(timeout=FOR_EVER)
+        self._left, self._among = after if dies else -1, among
+
+    @contextlib.contextmanager
+    def _run_context(self):
+        self._left -= self.size() == self._among
+        if self._left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        yield
+
+
+class OnADevice(CompressedProcessGroup):
+    """Reduces the host's tensors in the way of a device's."""
+
+    def _way(self, device):
+        return DeviceWay(FakeAccelerator())
+
+
 def hold_the_gil(seconds):
     ctypes.PyDLL(None).usleep(round(seconds * 1e6))
 
@@ -77,6 +105,7 @@ def main():
     parser.add_argument("--for-s", type=float, default=0.0, help="duration of work that is no hang")
     parser.add_argument("--among", type=int, default=0, help="groups, when it happens")
     parser.add_argument("--after", type=int, default=5, help="allreduces among so many")
+    parser.add_argument("--nccl", choices=MODES, help="on a stand-in for NCCL, in this mode")
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -84,8 +113,11 @@ def main():
     inner = torch.optim.SGD(model.parameters(), lr=1e-3)
     store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
     loom = attach(group=options.group)
-    pg = Plants(options.plant, options.among, options.after, options.for_s)
-    pg.loom = loom
+    if options.nccl:
+        pg = OnADevice(DiesOnNccl(options.plant, options.among, options.after), options.nccl)
+    else:
+        pg = Plants(options.plant, options.among, options.after, options.for_s)
+        pg.loom = loom
     manager = Manager(
         pg=pg,
         load_state_dict=lambda state: model.load_state_dict(state),
@@ -116,6 +148,7 @@ def main():
                 "committed": committed,
                 "participants": manager.num_participants(),
                 "errors": errors[:],
+                "weights": hashlib.sha256(model.weight.detach().numpy().tobytes()).hexdigest(),
             }
             errors.clear()
             journal.write(json.dumps(line) + "\n")
@@ -128,11 +161,12 @@ def main():
 def ddp(options, manager, model, inner):
     optimizer = Optimizer(manager, inner)
     parallel = DistributedDataParallel(manager, model)
+    share = 1.0 + int(options.group[-1])  # the groups' gradients differ
     while True:
         optimizer.zero_grad()
         step = manager.current_step()
         time.sleep(options.step_s)
-        parallel(torch.ones(1, options.width)).sum().backward()
+        parallel(torch.full((1, options.width), share)).sum().backward()
         optimizer.step()
         yield manager.current_step() > step
 
