@@ -2,9 +2,9 @@
 
 torch 2.13 records every collective, by default the last 2000, and for each process group the
 numbers of the last one enqueued and of the last one that ended; NCCL's have a recorder of their
-own, which also has the last one that the GPU has started. torchft makes a new group for each
-quorum, so the numbers begin anew and are the same on all its members: the other members wait for
-the one that has started, or without a start enqueued, fewer.
+own, which with TORCH_NCCL_ENABLE_TIMING=1 also has the last one that the GPU has started. torchft
+makes a new group for each quorum, so the numbers begin anew and are the same on all its members:
+the other members wait for the one that has started, or without a start enqueued, fewer.
 """
 
 import json
@@ -26,7 +26,7 @@ class Collectives(msgspec.Struct, frozen=True, kw_only=True):
     ``collective``: the first incomplete collective; empty if nothing is waited for.
     ``enqueued_seq``, ``started_seq``, ``completed_seq``: numbers of the last collective enqueued,
     of the last one started, and of the last one that ended, also by an error; -1 if there was none.
-    gloo's starts are not recorded.
+    gloo's starts are not recorded, NCCL's only on request.
     """
 
     collective: ShortText = ""
