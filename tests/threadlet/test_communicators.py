@@ -82,6 +82,10 @@ def test_an_error_is_not_passed_on_where_it_would_end_the_peers(pg, monkeypatch,
     assert pg.aborted == 0
     (record,) = caplog.records
     assert record.getMessage().endswith("set TORCH_NCCL_ASYNC_ERROR_HANDLING=0 on all ranks")
+    before = set(threading.enumerate())
+    pg._pg = Native(None, frozenset())
+    pg.reconfigure(Opts)
+    assert set(threading.enumerate()) == before
 
 
 def test_an_error_that_torch_has_found_aborts_once_and_fails_the_step(pg):

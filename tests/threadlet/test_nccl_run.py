@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.threadlet.test_communicators import SETTINGS
 from tests.threadlet.test_hangs import lighthouse, start
 from tests.waiting import eventually
 
@@ -12,9 +13,9 @@ __all__ = ["lighthouse", "start"]
 @pytest.mark.parametrize("mode", ["none", "int8"])
 async def test_a_group_killed_in_an_allreduce_on_nccl_frees_the_other_and_returns(start, mode):
     arguments = ("--nccl", mode, "--among", 2)
-    survivor = start("g0", *arguments)
+    survivor = start("g0", *arguments, **SETTINGS)
     # int8 has two collectives a step: in the second the other group waits for a part of the sum.
-    killed = start("g1", *arguments, "--plant", "die", "--after", 6)
+    killed = start("g1", *arguments, "--plant", "die", "--after", 6, **SETTINGS)
     assert await eventually(killed.process.poll) == -9
     [failed] = await survivor.until(lambda: survivor.failed)
     at = survivor.steps.index(failed)
@@ -22,7 +23,7 @@ async def test_a_group_killed_in_an_allreduce_on_nccl_frees_the_other_and_return
 
     alone = await survivor.trains_among(1, after=at)
     before = len(killed.steps)
-    returned = start("g1", *arguments)
+    returned = start("g1", *arguments, **SETTINGS)
     first = await returned.trains_among(2, after=before)
     assert first["step"] > alone["step"]
     last = first["step"] + 5

@@ -103,7 +103,8 @@ class Communicators:
         self._quorum_id = int(opts.uuid)
         configured = self._reconfigure(opts)
         native = getattr(self._inner, "_pg", None)
-        if self._error_of(native) is not None:
+        # Where an error ends the process, this one's abort would end its peers'.
+        if self._passes_on and self._error_of(native) is not None:
             name = "torchloom-errors"
             watch = threading.Thread(target=self._watch, args=(native,), name=name, daemon=True)
             with contextlib.suppress(RuntimeError):  # a limit of the system's
