@@ -79,6 +79,19 @@ def test_an_optimizer_begins_once_its_closure_has_computed_the_gradients(steps):
     assert steps.phases() == PHASES + PHASES[1:]
 
 
+def test_an_optimizer_gets_arguments_that_are_no_closure_as_they_are(steps):
+    class Scaled(torch.optim.SGD):
+        def step(self, scale):
+            self.scale = scale
+
+    optimizer = Scaled([torch.nn.Parameter(torch.ones(1))], lr=0.1)
+    hook_optimizer(optimizer, steps)
+    steps.begin_step()
+    optimizer.step(2.0)
+    assert optimizer.scale == 2.0
+    assert steps.phases() == ["other", "optimizer", "other"]
+
+
 def test_ddp_waits_from_its_last_gradient_to_the_end_of_its_backward_if_it_reduces(steps):
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 

@@ -11,7 +11,7 @@ def after_gradients(args: Any, kwargs: Any, act: Callable[[], object]) -> Any:
     with another closure, or None.
     """
     closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
-    if closure is None:
+    if not callable(closure):  # an optimizer may have other arguments
         act()
         return None
 
@@ -20,4 +20,6 @@ def after_gradients(args: Any, kwargs: Any, act: Callable[[], object]) -> Any:
         act()
         return loss
 
-    return args[:1], {**kwargs, "closure": evaluated}
+    if "closure" in kwargs:
+        return args, {**kwargs, "closure": evaluated}
+    return (args[0], evaluated, *args[2:]), kwargs
