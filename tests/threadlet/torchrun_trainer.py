@@ -25,6 +25,9 @@ def main():
     parser.add_argument("--fsdp", action="store_true", help="FSDP2, else DDP")
     parser.add_argument("--saves-nothing", action="store_true", help="no checkpoint")
     parser.add_argument("--step-s", type=float, default=0.02)
+    parser.add_argument("--checkpoints", type=Path)
+    parser.add_argument("--default-device", help="of new tensors; the training is on the CPU")
+    parser.add_argument("--default-dtype", default="float32")
     parser.add_argument("--dies-when-restarted", help="before it attaches, with this error")
     options = parser.parse_args()
     if options.dies_when_restarted and os.environ["TORCHELASTIC_RESTART_COUNT"] != "0":
@@ -37,8 +40,12 @@ def main():
     if options.fsdp:
         fully_shard(model, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    torch.set_default_device(options.default_device)
+    torch.set_default_dtype(getattr(torch, options.default_dtype))
     loom = attach()
     loom.manage(optimizer)
+    if options.checkpoints:
+        loom.checkpoints(model, optimizer, path=options.checkpoints)
     odd = {"value": 0}
 
     def set_odd(value):
@@ -57,7 +64,7 @@ def main():
         loom.on_drain(lambda: journal.write(json.dumps({"event": "drain"}) + "\n"))
         for _ in range(steps):
             optimizer.zero_grad()
-            replica(torch.rand(4, 8)).square().sum().backward()
+            replica(torch.rand(4, 8, dtype=torch.float32, device="cpu")).square().sum().backward()
             time.sleep(options.step_s)
             optimizer.step()
             shards = [getattr(w, "full_tensor", lambda w=w: w)() for w in model.parameters()]

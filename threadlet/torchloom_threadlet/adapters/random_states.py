@@ -63,4 +63,6 @@ def _as_bytes(state: Any) -> Any:
 def _as_tensors(state: Any) -> Any:
     if isinstance(state, list):
         return [_as_tensors(one) for one in state]
-    return torch.tensor(list(state), dtype=torch.uint8) if isinstance(state, bytes) else state
+    if isinstance(state, bytes):
+        return torch.tensor(list(state), dtype=torch.uint8, device="cpu")
+    return state

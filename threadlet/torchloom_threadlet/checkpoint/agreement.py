@@ -90,7 +90,7 @@ class SaveRequests:
 
     def _send(self, state: int, requests: Requests) -> None:
         known = (requests.is_any, requests.good, requests.full, requests.lost)
-        values = torch.tensor([state, *known, *requests.tiers])
+        values = torch.tensor([state, *known, *requests.tiers], dtype=torch.int64, device="cpu")
         try:
             work = dist.all_reduce(values, dist.ReduceOp.MAX, group=self._group, async_op=True)
         except (RuntimeError, ValueError):

@@ -133,8 +133,8 @@ def _buffer(sizes: Sequence[int], dtype: torch.dtype, device: torch.device) -> t
     """Return memory of the host, page-locked for a GPU where that is possible."""
     if device.type == "cuda":
         with suppress(RuntimeError), torch.cuda.device(device):
-            return torch.empty(tuple(sizes), dtype=dtype, pin_memory=True)
-    return torch.empty(tuple(sizes), dtype=dtype)
+            return torch.empty(tuple(sizes), dtype=dtype, device="cpu", pin_memory=True)
+    return torch.empty(tuple(sizes), dtype=dtype, device="cpu")
 
 
 def _bytes_of(tensor: torch.Tensor) -> memoryview:

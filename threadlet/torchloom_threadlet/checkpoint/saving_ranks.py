@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 _MEETING = timedelta(seconds=10)
 
@@ -61,10 +62,10 @@ class SavingRanks:
         if self.group is None:
             return text
         data = text.encode()
-        size = torch.tensor([len(data)])
+        size = _number(len(data))
         source = dist.get_global_rank(self.group, 0)
         dist.broadcast(size, source, group=self.group)
-        content = torch.zeros(int(size), dtype=torch.uint8)
+        content = torch.empty(int(size), dtype=torch.uint8, device="cpu")
         if self.rank == 0 and data:
             content = torch.frombuffer(bytearray(data), dtype=torch.uint8)
         if len(content):
@@ -75,7 +76,7 @@ class SavingRanks:
         """Return whether it is True on all ranks."""
         if self.group is None:
             return here
-        least = torch.tensor([int(here)])
+        least = _number(here)
         dist.all_reduce(least, dist.ReduceOp.MIN, group=self.group)
         return bool(least[0])
 
@@ -84,13 +85,19 @@ class SavingRanks:
         if self.group is None:
             return [text]
         data = text.encode()
-        sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.count)]
-        dist.all_gather(sizes, torch.tensor([len(data)]), group=self.group)
+        sizes = [_number(0) for _ in range(self.count)]
+        dist.all_gather(sizes, _number(len(data)), group=self.group)
         longest = max(1, *(int(size) for size in sizes))
         padded = bytearray(data.ljust(longest, b"\0"))
-        found = [torch.zeros(longest, dtype=torch.uint8) for _ in range(self.count)]
-        dist.all_gather(found, torch.frombuffer(padded, dtype=torch.uint8), group=self.group)
+        own = torch.frombuffer(padded, dtype=torch.uint8)
+        found = [torch.empty_like(own) for _ in range(self.count)]
+        dist.all_gather(found, own, group=self.group)
         return [
             bytes(content[: int(size)].tolist()).decode()
             for content, size in zip(found, sizes, strict=True)
         ]
+
+
+def _number(value: int) -> Tensor:
+    """Return it for a collective of gloo: on the host, whatever the script's default device is."""
+    return torch.tensor([value], dtype=torch.int64, device="cpu")

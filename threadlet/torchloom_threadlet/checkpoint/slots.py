@@ -107,7 +107,9 @@ class Slots:
                 if not int(cudart.cudaHostRegister(at, SLOTS * self.bytes, _PORTABLE)):
                     weakref.finalize(self, _unlock_pages, cudart, at).atexit = False
                     return
-                self._staging = torch.empty(self.bytes, dtype=torch.uint8, pin_memory=True)
+                self._staging = torch.empty(
+                    self.bytes, dtype=torch.uint8, device="cpu", pin_memory=True
+                )
         except Exception as error:  # noqa: BLE001 - copies are right without it, but block
             _logger.warning("saves block training, as no memory can be page-locked: %s", error)
         else:

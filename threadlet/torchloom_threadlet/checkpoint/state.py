@@ -133,7 +133,7 @@ class TrainingState:
             if like is not None and tuple(like.shape) == tuple(names[name]):
                 fresh[name] = torch.empty_like(like, dtype=dtypes[name])
             else:
-                fresh[name] = torch.empty(tuple(names[name]), dtype=dtypes[name])
+                fresh[name] = torch.empty(tuple(names[name]), dtype=dtypes[name], device="cpu")
         return fresh
 
     def load(self, tensors: Mapping[str, Tensor], shared: Any, own: Any) -> None:

@@ -174,7 +174,8 @@ class PowerSGD:
         """Return right factors to begin with, the same on all ranks."""
         numbers = sum(piece.columns * self._columns(piece) for piece in pieces)
         generator = torch.Generator().manual_seed(_SEED)
-        return torch.randn(numbers, generator=generator).to(device)
+        first = torch.randn(numbers, generator=generator, dtype=torch.float32, device="cpu")
+        return first.to(device)
 
 
 def _matrix(flat: Tensor, piece: Piece) -> Tensor:

@@ -63,7 +63,7 @@ class Accelerator:
 
     def host_memory(self, like: Tensor) -> Tensor:
         """Return page-locked memory; torch keeps it, and reuses it once its copies have ended."""
-        return torch.empty(like.shape, dtype=like.dtype, pin_memory=True)
+        return torch.empty(like.shape, dtype=like.dtype, device="cpu", pin_memory=True)
 
 
 class DeviceWay:

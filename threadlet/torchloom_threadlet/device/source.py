@@ -64,7 +64,7 @@ class CudaDevice:
     def pinned(self, dtype: Any) -> Any:
         """Allocate a number; not as an inference tensor, which no later step could write."""
         with torch.inference_mode(False):
-            return torch.empty((), dtype=dtype, pin_memory=True)
+            return torch.empty((), dtype=dtype, device="cpu", pin_memory=True)
 
     def copy(self, value: Any, pinned: Any) -> None:
         """Copy a number; first to this GPU, whose events say when the copy is over."""

@@ -31,7 +31,7 @@ class Members:
         self.peers, self.rank = peers, peers.rank
         self.holders = holders
         self.own = [expert for expert, ranks in enumerate(holders) if self.rank in ranks]
-        self._anchor = torch.empty(0, requires_grad=True)
+        self._anchor = torch.empty(0, dtype=torch.float32, device="cpu", requires_grad=True)
 
     def gather(self, counts: Tensor) -> Counts:
         """Return the counts of all workers, from this worker's, ``(experts,)`` of int64."""

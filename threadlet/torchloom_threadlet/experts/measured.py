@@ -22,8 +22,8 @@ class Measured:
     def __init__(self, experts: int) -> None:
         self.tokens_per_expert: tuple[int, ...] = (0,) * experts
         self.seconds = 0.0
-        self._means = torch.zeros(experts, dtype=torch.float64)
-        self._attempted = torch.zeros(experts, dtype=torch.int64)
+        self._means = torch.zeros(experts, dtype=torch.float64, device="cpu")
+        self._attempted = torch.zeros(experts, dtype=torch.int64, device="cpu")
         self._attempted_s = 0.0
         self._steps = 0
 
@@ -44,7 +44,7 @@ class Measured:
         """Take the present attempt as a step."""
         kept = _KEPT if self._steps else 0.0
         self.tokens_per_expert = tuple(self._attempted.tolist())
-        self._means = kept * self._means + (1 - kept) * self._attempted
+        self._means = kept * self._means + (1 - kept) * self._attempted.double()
         self.seconds = kept * self.seconds + (1 - kept) * self._attempted_s
         self._steps += 1
         self.forget()

@@ -131,9 +131,9 @@ class MoELayer(nn.Module):
         self._replicas = 1
         self._holders: tuple[tuple[str, ...], ...] = ()
         self._mirrors: tuple[str, ...] = ()
-        self._exists = torch.ones(num_moe_experts, dtype=torch.bool)
+        self._exists = torch.ones(num_moe_experts, dtype=torch.bool, device="cpu")
         self.measured = Measured(num_moe_experts)
-        self.aux_loss = torch.zeros(())
+        self.aux_loss = torch.zeros((), dtype=torch.float32, device="cpu")
         self.aux_loss_scale = 1.0
 
     @property
@@ -207,7 +207,7 @@ class MoELayer(nn.Module):
         self._own.keep([first + place for place in members.own], workers[members.rank])
         self._members, self._workers, self._holders = members, workers, holders
         self._replicas = len(assignment.routes)
-        self._exists = torch.tensor([bool(held) for held in holders])
+        self._exists = torch.tensor(list(map(bool, holders)), dtype=torch.bool, device="cpu")
         self._mirrors = mirrors(holders, workers)
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -227,7 +227,7 @@ class MoELayer(nn.Module):
         counts = members.gather(torch.bincount(flat, minlength=self.num_moe_experts))
         output = computed(rows, routing, counts, members, self._expert)
         if self.training and torch.is_grad_enabled():
-            total = torch.tensor(counts).sum(dim=0)
+            total = torch.tensor(counts, dtype=torch.int64, device="cpu").sum(dim=0)
             self.measured.count(total)
             topk = routing.experts.shape[1]
             balance = load_balancing_loss(routing.scores, total, self._exists, topk)

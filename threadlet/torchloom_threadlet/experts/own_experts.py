@@ -53,7 +53,7 @@ class OwnExperts:
         if number not in self._numbers:
             first, last = self._numbers.start, self._numbers.stop - 1
             raise AssignmentError(f"experts: need {first} to {last}, was {number}")
-        with torch.random.fork_rng(devices=()):
+        with torch.random.fork_rng(devices=()), torch.device("cpu"):
             torch.manual_seed(mixed(self._seed, number))
             module = self._new()
         layer = Layer(number, module.train(training))

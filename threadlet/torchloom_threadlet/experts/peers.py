@@ -147,14 +147,14 @@ class Peers:
 
     def send_state(self, data: Tensor, rank: int, tag: int) -> None:
         """Send bytes, ``(bytes,)`` of uint8, to a rank that calls :meth:`receive_state`."""
-        self.send(torch.tensor([len(data)]), rank, tag)
+        self.send(torch.tensor([len(data)], dtype=torch.int64, device="cpu"), rank, tag)
         self.send(data, rank, tag)
 
     def receive_state(self, rank: int, tag: int) -> Tensor:
         """Return the bytes that a rank sends."""
-        length = torch.zeros(1, dtype=torch.int64)
+        length = torch.empty(1, dtype=torch.int64, device="cpu")
         self.receive(length, rank, tag)
-        data = torch.empty(int(length), dtype=torch.uint8)
+        data = torch.empty(int(length), dtype=torch.uint8, device="cpu")
         self.receive(data, rank, tag)
         return data
 

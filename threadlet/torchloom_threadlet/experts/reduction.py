@@ -54,7 +54,7 @@ def reduce_experts(
 def flat_gradients(weights: Sequence[Parameter]) -> Tensor:
     """Return the gradients one after the other, ``(numbers,)``; zeros where there is none."""
     if not weights:
-        return torch.empty(0)
+        return torch.empty(0, dtype=torch.float32, device="cpu")
     return torch.cat(
         [
             weight.new_zeros(weight.numel()) if weight.grad is None else weight.grad.reshape(-1)

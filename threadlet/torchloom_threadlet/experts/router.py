@@ -43,7 +43,10 @@ class TopKRouter(nn.Module):
     def __init__(self, hidden_size: int, num_moe_experts: int, topk: int = 1) -> None:
         super().__init__()
         self.topk = topk
-        self.weight = nn.Parameter(torch.empty(num_moe_experts, hidden_size))
+        # The defaults, as in any module: the device is meta where only sizes are asked for.
+        device, dtype = torch.get_default_device(), torch.get_default_dtype()
+        weight = torch.empty(num_moe_experts, hidden_size, dtype=dtype, device=device)
+        self.weight = nn.Parameter(weight)
         nn.init.normal_(self.weight, std=hidden_size**-0.5)
 
     def forward(self, tokens: Tensor, exists: Tensor) -> Routing:
@@ -83,8 +86,8 @@ def load_balancing_loss(
         Experts of a token.
     """
     sent = tokens_per_expert.sum().clamp(min=1)
-    shares = (tokens_per_expert / sent).to(scores.dtype)
-    return scores.sum(dim=0) @ shares * (exists.sum() * topk / sent)
+    shares = (tokens_per_expert.double() / sent).to(scores.dtype)
+    return scores.sum(dim=0) @ shares * (exists.sum().double() * topk / sent).to(scores.dtype)
 
 
 class AttachAuxiliaryLoss(torch.autograd.Function):

@@ -32,7 +32,7 @@ def filter_normalised(parameters: Sequence[Tensor], generator: torch.Generator) 
         if parameter.dim() < 2:
             found.append(torch.zeros_like(parameter))
             continue
-        noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+        noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64, device="cpu")
         own, drawn = (
             tensor.reshape(len(parameter), -1).norm(dim=1)
             for tensor in (parameter.detach().double().cpu(), noise)
@@ -74,7 +74,9 @@ def plane_of(checkpoints: Sequence[Direction]) -> TrajectoryPlane:
         raise ValueError(f"need 3 checkpoints or more for a plane, was {len(checkpoints)}")
     last = checkpoints[-1]
     ways = [update(last, checkpoint) for checkpoint in checkpoints[:-1]]
-    products = torch.tensor([[inner(a, b) for b in ways] for a in ways], dtype=torch.float64)
+    products = torch.tensor(
+        [[inner(a, b) for b in ways] for a in ways], dtype=torch.float64, device="cpu"
+    )
     values, vectors = torch.linalg.eigh(products)
     order = torch.argsort(values, descending=True)[:_PLANE]
     spread = float(values.clamp_min(0.0).sum())

@@ -34,9 +34,8 @@ def to_bytes(layer: Layer) -> Tensor:
         for name, tensor in zip(tensors, flat, strict=True)
     ]
     header = json.dumps([encoded, described]).encode()
-    data = torch.empty(
-        _LENGTH + len(header) + sum(tensor.nbytes for tensor in flat), dtype=torch.uint8
-    )
+    size = _LENGTH + len(header) + sum(tensor.nbytes for tensor in flat)
+    data = torch.empty(size, dtype=torch.uint8, device="cpu")
     head = len(header).to_bytes(_LENGTH, "little") + header
     data[: len(head)] = torch.frombuffer(bytearray(head), dtype=torch.uint8)
     at = len(head)
@@ -56,7 +55,7 @@ def load_bytes(layer: Layer, data: Tensor) -> None:
         raise CheckpointError(f"layer {layer.number}: need a state, was {error}") from None
     tensors: dict[str, Tensor] = {}
     for name, dtype, shape in described:
-        tensor = torch.empty(shape, dtype=dtype_named(dtype))
+        tensor = torch.empty(shape, dtype=dtype_named(dtype), device="cpu")
         tensor.reshape(-1).view(torch.uint8).copy_(data[at : at + tensor.nbytes])
         tensors[name] = tensor
         at += tensor.nbytes

@@ -211,7 +211,7 @@ def _place(layer: Layer) -> str:
 
 
 def _tensor(loaded: Checkpoint, rank: int, piece: Piece) -> Tensor:
-    whole = torch.empty(piece.shape, dtype=dtype_named(piece.dtype))
+    whole = torch.empty(piece.shape, dtype=dtype_named(piece.dtype), device="cpu")
     data = torch.frombuffer(loaded.read(rank, piece), dtype=torch.uint8) if piece.bytes else None
     if data is not None:
         whole.reshape(-1).view(torch.uint8).copy_(data)

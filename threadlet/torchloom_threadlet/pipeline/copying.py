@@ -37,13 +37,14 @@ def copy(
         if one.source == worker:
             data = to_bytes(has[one.layer])
             target = members.index(one.target)
-            messages.send(torch.tensor([len(data)]), target, tag)
+            size = torch.tensor([len(data)], dtype=torch.int64, device="cpu")
+            messages.send(size, target, tag)
             messages.send(data, target, tag + 1)
         elif one.target == worker:
             source = members.index(one.source)
-            size = torch.zeros(1, dtype=torch.int64)
+            size = torch.empty(1, dtype=torch.int64, device="cpu")
             messages.receive(size, source, tag)
-            data = torch.empty(int(size), dtype=torch.uint8)
+            data = torch.empty(int(size), dtype=torch.uint8, device="cpu")
             messages.receive(data, source, tag + 1)
             with of_the_user():
                 load_bytes(missing[one.layer], data)

@@ -20,7 +20,8 @@ def register_knobs(loom: Any, program: Program, worker: Worker) -> None:
     A layer that comes later from another worker has them in its optimizer's state.
     """
     with of_the_user():
-        optimizer = program.optimizer([nn.Parameter(torch.zeros(1))])
+        weight = nn.Parameter(torch.zeros(1, dtype=torch.float32, device="cpu"))
+        optimizer = program.optimizer([weight])
         scheduler = program.scheduler(optimizer) if program.scheduler is not None else None
     for setting in settings(optimizer, scheduler):
         _OfAllLayers(setting, lambda: worker.trained).register(loom)

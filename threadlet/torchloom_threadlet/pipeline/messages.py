@@ -44,7 +44,7 @@ class Messages:
         """
         earlier, self._sent = self._sent, []
         rank, count = dist.get_rank(), dist.get_world_size()
-        least = torch.tensor(values, dtype=torch.int64)
+        least = torch.tensor(values, dtype=torch.int64, device="cpu")
         children = [child for child in (2 * rank + 1, 2 * rank + 2) if child < count]
         for child in children:
             theirs = torch.empty_like(least)

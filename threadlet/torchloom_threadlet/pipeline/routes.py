@@ -241,10 +241,10 @@ class _Stage(PipelineStage):
     def _warmup_forward_vote(
         self, has_backward: bool, received_acc: Tensor | None = None
     ) -> Tensor:
-        return torch.ones(1, dtype=torch.int32)
+        return torch.ones(1, dtype=torch.int32, device="cpu")
 
     def _warmup_backward_result(self, received_result: Tensor | None = None) -> Tensor:
-        return torch.ones(1, dtype=torch.int32)
+        return torch.ones(1, dtype=torch.int32, device="cpu")
 
     def backward_one_chunk(self, *args: Any, **kwargs: Any) -> None:
         began_s = self._busy_s()

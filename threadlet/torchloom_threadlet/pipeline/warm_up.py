@@ -57,7 +57,8 @@ def _train_one(program: Program, number: int, inputs: Values, outputs: Values) -
     reduction = Reduction(assignment, _NAME, {0: layer}, messages)
     reduction.use(0)
     zeros = tuple(torch.zeros_like(value, device=program.device) for value in inputs)
-    route.run(0, (zeros, torch.zeros(len(zeros[0]))))
+    targets = torch.zeros(len(zeros[0]), dtype=torch.float32, device="cpu")
+    route.run(0, (zeros, targets))
     reduction.reduce()
     experts.reduce(1)
     messages.agree([0])
@@ -69,4 +70,5 @@ def _train_one(program: Program, number: int, inputs: Values, outputs: Values) -
 
 def _loss(output: Tensor | Values, _targets: Tensor) -> Tensor:
     values = output if isinstance(output, tuple) else (output,)
-    return sum((value.float().mean() for value in values), torch.zeros(()))
+    nothing = torch.zeros((), dtype=torch.float32, device="cpu")
+    return sum((value.float().mean() for value in values), nothing)

@@ -118,9 +118,10 @@ def predict(losses: Sequence[float], ahead: int) -> float | None:
     """
     if len(losses) < _FEWEST:
         return None
-    seen = torch.tensor(losses, dtype=torch.float64)
-    steps = torch.arange(len(losses), dtype=torch.float64)
-    spans = torch.logspace(-3.0, 1.0, _SPANS, base=2.0, dtype=torch.float64) * len(losses)
+    seen = torch.tensor(losses, dtype=torch.float64, device="cpu")
+    steps = torch.arange(len(losses), dtype=torch.float64, device="cpu")
+    shares = torch.logspace(-3.0, 1.0, _SPANS, base=2.0, dtype=torch.float64, device="cpu")
+    spans = shares * len(losses)
     basis = torch.exp(-steps[None] / spans[:, None])
     bent = basis - basis.mean(1, keepdim=True)
     rise = (bent @ (seen - seen.mean())) / (bent * bent).sum(1)

@@ -167,7 +167,7 @@ class DecoupledMomentum(Optimizer):
         received = [_unpacked(payload, counts) for payload in payloads]
         updates = []
         for number, (layout, top) in enumerate(zip(layouts, places, strict=True)):
-            total = torch.zeros(len(top), layout.length, device=top.device)
+            total = torch.zeros(len(top), layout.length, dtype=torch.float32, device=top.device)
             for their_values, their_places in received:  # in rank order: the same sum everywhere
                 value = their_values[number].view(top.shape)
                 place = their_places[number].view(top.shape).long()
@@ -236,7 +236,7 @@ class _Layout:
 @lru_cache(maxsize=64)
 def _cosines(length: int) -> Tensor:
     """Return the orthonormal matrix of the discrete cosine transform (DCT-II)."""
-    place = torch.arange(length, dtype=torch.float64)
+    place = torch.arange(length, dtype=torch.float64, device="cpu")
     matrix = torch.cos(math.pi / length * (place + 0.5) * place[:, None]) * math.sqrt(2 / length)
     matrix[0] /= math.sqrt(2)
     return matrix.float()

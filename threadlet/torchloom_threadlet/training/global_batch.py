@@ -129,7 +129,7 @@ class GlobalBatch:
     def rows(self, step: int) -> torch.Tensor:
         """Return the indices of the samples of ``step``'s global batch, shape ``(size,)``."""
         first = self._taken + (step - self._since) * self._size
-        places = torch.arange(first, first + self._size)
+        places = torch.arange(first, first + self._size, device="cpu")
         epochs, offsets = places // self._samples, places % self._samples
         rows = torch.empty_like(places)
         for epoch in range(int(epochs[0]), int(epochs[-1]) + 1):
@@ -217,7 +217,7 @@ class GlobalBatch:
 
     def _shuffled(self, epoch: int) -> torch.Tensor:
         generator = torch.Generator().manual_seed(self._seed * 1_000_003 + epoch)
-        return torch.randperm(self._samples, generator=generator)
+        return torch.randperm(self._samples, generator=generator, device="cpu")
 
 
 def _positive(name: str, value: int) -> int:

@@ -65,7 +65,7 @@ class Gradients:
         self._measured: list[Tensor] = []
         self._is_evaluated = self._skips_this = False
         self.known_norm: Tensor | None = None
-        self.grad_norm = self.update_norm = torch.tensor(math.nan)
+        self.grad_norm = self.update_norm = _on_host(math.nan)
         optimizer.register_step_pre_hook(self._before_step)
         optimizer.register_step_post_hook(self._after_step)
 
@@ -216,7 +216,7 @@ class ManagedOptimizers:
     def know_norm(self, norm: Tensor | float) -> None:
         """Spare the next step the norm of its gradients, where one optimizer has them all."""
         if len(self._gradients) == 1:
-            self._gradients[0][1].known_norm = torch.as_tensor(norm)
+            self._gradients[0][1].known_norm = norm if isinstance(norm, Tensor) else _on_host(norm)
 
     def figures(self) -> dict[str, Tensor]:
         """Return the measurements of the last step, by their names in telemetry."""
@@ -231,6 +231,10 @@ def _not_negative(name: str, value: float) -> float:
     if not value >= 0:
         raise ValueError(f"need {name} >= 0, was {value}")
     return value
+
+
+def _on_host(norm: float) -> Tensor:
+    return torch.tensor(norm, dtype=torch.float32, device="cpu")
 
 
 def _whole(norm: Tensor) -> Tensor:

@@ -60,7 +60,9 @@ def carried(old: State, old_group: Group, group: Group, parameter: Tensor) -> St
         beta1, beta2 = map(float, group["betas"])
         on_device = group["capturable"] or group.get("fused")
         return {
-            "step": torch.zeros((), device=parameter.device if on_device else "cpu"),
+            "step": torch.zeros(
+                (), dtype=torch.float32, device=parameter.device if on_device else "cpu"
+            ),
             "exp_avg": mean * (1 - beta1),
             "exp_avg_sq": mean.square() * (1 - beta2),
         }

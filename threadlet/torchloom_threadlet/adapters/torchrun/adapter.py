@@ -58,7 +58,7 @@ class Ballots:
             self._send((0,) * (2 + 2 * len(Ballot._fields)))
 
     def _send(self, numbers: tuple[int, ...]) -> None:
-        ballot = torch.tensor(numbers, dtype=torch.int64)
+        ballot = torch.tensor(numbers, dtype=torch.int64, device="cpu")
         try:
             work = dist.all_reduce(ballot, dist.ReduceOp.MIN, group=self._group, async_op=True)
         except (RuntimeError, ValueError):  # the process group is gone
@@ -169,7 +169,7 @@ class TorchrunAdapter(Adapter):
         # Its own group: ballots must not pair with the script's collectives, nor wait for a GPU.
         ranks = None if process_group is None else dist.get_process_group_ranks(process_group)
         own = dist.new_group(ranks, backend="gloo", use_local_synchronization=ranks is not None)
-        linked = torch.tensor(int(not self.loom.inert))
+        linked = torch.tensor(int(not self.loom.inert), dtype=torch.int64, device="cpu")
         dist.all_reduce(linked, dist.ReduceOp.MAX, group=own)
         if not linked:
             return  # without a Weaver there is nothing to vote on

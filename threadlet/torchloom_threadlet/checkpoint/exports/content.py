@@ -48,7 +48,7 @@ class Content:
     def whole(self, empty: Tensor) -> Tensor:
         """Return the tensor that is in the place of this one without content; CheckpointError."""
         name = self._names[id(empty)]
-        tensor = torch.empty(empty.shape, dtype=empty.dtype)
+        tensor = torch.empty(empty.shape, dtype=empty.dtype, device="cpu")
         for rank, piece in self._pieces[name]:
             data = self._checkpoint.read(rank, piece)
             if piece.bytes:
