@@ -86,6 +86,16 @@ def test_a_bucket_that_ends_after_a_call_counts_in_the_next():
     )
 
 
+def test_times_that_the_device_cannot_return_are_left_out_alone():
+    def broken():
+        raise RuntimeError("no such event")
+
+    meter = Meter()
+    for late in (broken, lambda: Cost(wire_s=2.0)):
+        meter.end(meter.begin(100), Cost(10), late)
+    assert meter.take().cost == Cost(20, wire_s=2.0)
+
+
 def test_only_the_first_eight_buckets_have_metrics_of_their_own():
     meter = Meter()
     for _ in range(10):

@@ -1,5 +1,7 @@
 """The phases of a model and an optimizer on a device, next to torch.compile and DDP."""
 
+import copy
+import io
 import threading
 
 import pytest
@@ -53,6 +55,18 @@ def test_compiled_models_and_optimizers_have_no_graph_break(steps):
     hook_model(inner, steps)  # its hooks are compiled with it
     torch.compile(inner.__call__, backend=counter, fullgraph=True)(torch.ones(2, 3))
     assert counter.frame_count == 2
+
+
+def test_a_copy_of_a_model_is_not_measured(steps):
+    model = torch.nn.Linear(3, 1)
+    hook_model(model, steps)
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    for copied in (copy.deepcopy(model), torch.load(file, weights_only=False)):
+        steps.begin_step()
+        copied(torch.ones(2, 3))
+        assert steps.phases() == ["other"]
 
 
 def test_a_forward_without_gradients_has_no_backward(steps):

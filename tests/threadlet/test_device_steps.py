@@ -1,5 +1,6 @@
 """Time by phase and metrics that a device computes, read without waiting for it."""
 
+import threading
 import time
 
 import numpy as np
@@ -110,8 +111,38 @@ def test_nothing_grows_with_a_device_that_never_answers_or_always_does(device, s
     rows = [step(device, steps, metrics={"loss": OnDevice(1), "step": n}) for n in range(300)]
     assert rows[-1] == {"step": 299}  # without its loss: 64 are in flight
     assert device.made <= made + 64 * 6
-    steps.give_up()
+    steps.close(0.0)
     assert all(row.is_ready for row in rows[:64])
+
+
+def test_a_process_ends_while_another_of_its_threads_hangs_in_the_driver(device, steps):
+    hangs, ends = threading.Event(), threading.Event()
+
+    def hang(event):
+        hangs.set()
+        ends.wait()
+
+    device.record = hang
+    thread = threading.Thread(target=steps.begin_step)
+    thread.start()
+    hangs.wait()
+    steps.close(0.01)
+    ends.set()
+    thread.join()
+
+
+def test_a_tensor_that_cannot_be_copied_costs_that_metric_alone(device, steps):
+    copy = device.copy
+
+    def only_dense(value, pinned):
+        if value.number is None:
+            raise NotImplementedError("sparse")
+        copy(value, pinned)
+
+    device.copy = only_dense
+    row = step(device, steps, metrics={"loss": OnDevice(2.0), "embedding": OnDevice(None)})
+    steps.read()
+    assert row == {"loss": 2.0, "wait_s": 0.25, "compute_s": 1.0}
 
 
 def test_nothing_is_recorded_or_queried_in_a_capture_and_the_step_is_not_measured(device, steps):

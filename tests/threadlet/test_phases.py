@@ -183,7 +183,12 @@ def test_without_a_wait_the_newest_group_is_reported():
 
 
 @pytest.mark.parametrize(
-    "dump", ["", "no json", "[]", "{}", '{"pg_status": {}}', '{"pg_status": {"0": {}}}']
+    "dump",
+    [
+        *("", "no json", "[]", "{}", '{"pg_status": {}}', '{"pg_status": {"0": {}}}'),
+        '{"pg_status": {"0": {"last_enqueued_collective": Infinity}}}',
+        '{"pg_status": ' + "[" * 100_000,
+    ],
 )
 def test_an_unreadable_dump_yields_nothing(dump):
     assert read_collectives(dump) is None

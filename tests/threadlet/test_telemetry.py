@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchloom_core.wire.codec import MAX_MESSAGE_BYTES, decode_telemetry, encode_telemetry
+from torchloom_core.wire.limits import MAX_METRICS
 from torchloom_core.wire.messages import Hello
 from torchloom_threadlet import attach, ipc
 from torchloom_threadlet.identity import identify
@@ -100,6 +101,14 @@ def test_metrics_may_be_tensors_and_junk_is_left_out():
     assert row == {"loss": 2.5, "n": 3.0}
 
 
+def test_a_row_with_as_many_metrics_as_may_be_has_no_derived_ones_beyond():
+    samples = SampleBuffer()
+    samples.peak_flops = 1e12
+    metrics = {"wait_s": 1.0, "flops": 1e9} | {f"metric_{n}": 0.0 for n in range(MAX_METRICS)}
+    samples.waiting.extend((n, n * 10**9, metrics) for n in (1, 2))
+    assert [len(row) for _, row in samples.take(0)] == [MAX_METRICS - 1, MAX_METRICS]
+
+
 def test_without_a_weaver_the_loom_is_inert_and_everything_still_works(
     tmp_path, monkeypatch, caplog
 ):
@@ -146,6 +155,14 @@ def test_a_step_raises_nothing_whatever_it_is_given(caplog):
     assert loom.step("not a number")
     assert loom.step()
     assert loom.step(object(), loss=1.0)
+
+
+def test_a_metric_that_raises_is_left_out_and_the_step_counts(awaiting_loom):
+    unknown = torch.nn.parameter.UninitializedParameter()
+    assert all(awaiting_loom.step(loss=1.0, bias=unknown) for _ in range(2))
+    rows = [row for _, row in awaiting_loom._worker.samples.take(0)]
+    assert [row["loss"] for row in rows] == [1.0, 1.0]
+    assert all("bias" not in row for row in rows)
 
 
 def test_a_workers_identity_comes_from_arguments_before_the_environment():

@@ -149,12 +149,7 @@ class Loom(LoomFunctions):
             self._complain(error)
             self._ask(self.adapter.close)  # it may not vote as often as other ranks
         try:
-            has_late = on_device is not None
-            for name, value in metrics.items():
-                if type(value) is not float and hasattr(value, "detach"):
-                    metrics[name] = value = value.detach()
-                    has_late = has_late or getattr(value, "is_cuda", False)
-            row = self._device.row(metrics) if has_late and worker.linked else metrics
+            row = self._device.row(metrics, worker.linked)
             threads = self._threads
             if _thread() != threads.stepper:
                 threads.look()

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 
+from torchloom_threadlet.cleaning import error_line, warn_once
 from torchloom_threadlet.trainer.phases import Waits
 
 _BUCKETS_REPORTED = 8
@@ -115,7 +116,13 @@ class Meter:
     def _read_late(self) -> None:
         pending, self._late = self._late, []
         for place, late in pending:
-            cost = late()
+            try:
+                cost = late()
+            except Exception as error:  # noqa: BLE001 - the driver's
+                warn_once(
+                    "compress_s", f"some times on the device are missing: {error_line(error)}"
+                )
+                continue
             if cost is None:
                 self._late.append((place, late))
             else:

@@ -32,7 +32,7 @@ def hook_optimizer(optimizer: Any, steps: DeviceSteps) -> list[Undo]:
 
     return [
         optimizer.register_step_pre_hook(begin).remove,
-        optimizer.register_step_post_hook(_marking(lambda: steps.enter(OTHER))).remove,
+        optimizer.register_step_post_hook(_Marks(lambda: steps.enter(OTHER))).remove,
     ]
 
 
@@ -42,8 +42,8 @@ def hook_model(model: torch.nn.Module, steps: DeviceSteps) -> list[Undo]:
     Torch's own DDP waits for its collectives where its backward ends, so the time from the last
     gradient of this rank to there is a wait.
     """
-    begin = _marking(lambda: steps.enter(FORWARD))
-    end = _marking(lambda: steps.enter(BACKWARD if torch.is_grad_enabled() else OTHER))
+    begin = _Marks(lambda: steps.enter(FORWARD))
+    end = _Marks(lambda: steps.enter(BACKWARD if torch.is_grad_enabled() else OTHER))
     undo: list[Undo] = [
         model.register_forward_pre_hook(begin).remove,
         model.register_forward_hook(end).remove,
@@ -65,7 +65,7 @@ def hook_model(model: torch.nn.Module, steps: DeviceSteps) -> list[Undo]:
             # Of the callbacks at the end of a backward, this one is called after that of DDP.
             engine.queue_callback(lambda: engine.queue_callback(steps.have_gradients))
 
-    hook = _marking(gradient)
+    hook = _Marks(gradient)
     trained = [each for each in ddp.parameters() if each.requires_grad]
     for each in trained[:_LAST_GRADIENTS]:
         handle = each.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
@@ -73,9 +73,15 @@ def hook_model(model: torch.nn.Module, steps: DeviceSteps) -> list[Undo]:
     return undo
 
 
-def _marking(mark: Callable[[], object]) -> Callable[..., None]:
-    def hook(*_: object) -> None:
-        if not torch.compiler.is_compiling():  # a constant there: no graph break
-            mark()
+class _Marks:
+    """A hook; in a copy of the model, or a file, it does nothing."""
 
-    return hook
+    def __init__(self, mark: Callable[[], object] | None = None) -> None:
+        self._mark = mark
+
+    def __call__(self, *_: object) -> None:
+        if self._mark is not None and not torch.compiler.is_compiling():  # there: no graph break
+            self._mark()
+
+    def __reduce__(self) -> tuple[type["_Marks"], tuple[()]]:
+        return _Marks, ()

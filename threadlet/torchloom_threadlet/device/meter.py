@@ -4,11 +4,12 @@ It imports torch for a GPU only.
 """
 
 import contextlib
-import time
+import math
 import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from torchloom_threadlet.cleaning import error_line, warn_once
 from torchloom_threadlet.trainer.phases import Phases
 from torchloom_threadlet.trainer.sample_buffer import SampleBuffer
 
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from torchloom_threadlet.device.steps import DeviceSteps
 
 _LAST_READ_S = 0.5
-_LOOK_S = 0.005
 
 
 class DeviceMeter:
@@ -44,14 +44,19 @@ class DeviceMeter:
         self._measured.add(part)
         self._undo += (hook_optimizer if is_optimizer else hook_model)(part, self._find(tensor))
 
-    def row(self, metrics: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the row of a step that is over; numbers that the GPU computes come later."""
-        if self.steps is None:
-            for value in metrics.values():
-                if getattr(value, "is_cuda", False):
-                    return self._find(value).read_later(metrics)
+    def row(self, metrics: dict[str, Any], is_linked: bool) -> Mapping[str, Any]:
+        """Return the row of a step that is over, without gradients.
+
+        Numbers that the GPU computes come later, if a sidecar is linked, which gets them.
+        """
+        on_gpu = None
+        for name, value in metrics.items():
+            if type(value) is not float:
+                metrics[name], is_on_gpu = _own(name, value)
+                on_gpu = metrics[name] if is_on_gpu else on_gpu
+        if not is_linked or (self.steps is None and on_gpu is None):
             return metrics
-        return self.steps.read_later(metrics)
+        return (self.steps or self._find(on_gpu)).read_later(metrics)
 
     def close(self) -> None:
         """Leave models and optimizers as they were, and wait briefly for the last steps."""
@@ -61,10 +66,7 @@ class DeviceMeter:
                 undo()
         if self.steps is None:
             return
-        deadline = time.monotonic() + _LAST_READ_S
-        while self.steps.read() and time.monotonic() < deadline:
-            time.sleep(_LOOK_S)
-        self.steps.give_up()
+        self.steps.close(_LAST_READ_S)
 
     def _find(self, tensor: Any) -> "DeviceSteps":
         if self.steps is None:
@@ -77,3 +79,13 @@ class DeviceMeter:
             if self._samples.peak_flops is None:
                 self._samples.peak_flops = peak_flops(device.name)
         return self.steps
+
+
+def _own(name: str, value: Any) -> tuple[Any, bool]:
+    """Return a metric without its gradient, and whether it is on a GPU; NaN if it is no number."""
+    try:
+        own = value.detach() if hasattr(value, "detach") else value
+        return own, bool(getattr(own, "is_cuda", False))
+    except Exception as error:  # noqa: BLE001 - of the user's own type, or a lazy parameter
+        warn_once(f"metric {name}", f"need a number ({error_line(error)})")
+        return math.nan, False

@@ -7,6 +7,7 @@ if the device hangs, and would end the capture of a CUDA graph.
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from itertools import pairwise
@@ -22,6 +23,7 @@ FORWARD, BACKWARD, OPTIMIZER, WAIT, OTHER = "forward", "backward", "optimizer", 
 _REPORTED = (FORWARD, BACKWARD, OPTIMIZER)
 _MOST_STEPS = 64
 """Steps in flight; the host can be this far ahead of the device. More are not read."""
+_LOOK_S = 0.005
 _MOST_MARKS = 4096
 """Events of one step; a step with more is not measured."""
 
@@ -87,7 +89,8 @@ class DeviceSteps:
         """Begin to wait where the newest gradient was computed, until :meth:`have_gradients`."""
         self.knows_waits = True
         with self._lock:
-            if self._marks and self._marks[-1][0] == WAIT and not self._waits:
+            waits = bool(self._marks) and self._marks[-1][0] == WAIT and not self._waits
+            if waits and not self._device.is_capturing():
                 self._try(lambda: self._device.record(self._marks[-1][1]))
             else:
                 self._mark(WAIT)
@@ -153,11 +156,24 @@ class DeviceSteps:
         is_over = self._device.is_over
         return next((phase for phase, event in reversed(marks) if is_over(event)), OTHER)
 
-    def give_up(self) -> None:
-        """Complete all rows with what is there: the process ends."""
-        with self._lock:
-            while self._in_flight:
-                self._in_flight.popleft().metrics.is_ready = True
+    def close(self, limit_s: float) -> None:
+        """Complete the rows of steps that are over within ``limit_s``, others with what is there.
+
+        Not if another thread has been in the driver for longer, as it may be if the device hangs.
+        """
+        deadline = time.monotonic() + limit_s
+        if not self._lock.acquire(timeout=limit_s):
+            return
+        try:
+            while self.read() and time.monotonic() < deadline:
+                time.sleep(_LOOK_S)
+            self._give_up()
+        finally:
+            self._lock.release()
+
+    def _give_up(self) -> None:
+        while self._in_flight:
+            self._in_flight.popleft().metrics.is_ready = True
 
     def _row(self, metrics: Mapping[str, Any], marks: list[Mark]) -> Mapping[str, Any]:
         self._read()
@@ -194,8 +210,12 @@ class DeviceSteps:
             warn_once(f"metric {name}", f"need a number ({why})")
             return None
         free = self._pinned.setdefault(value.dtype, [])
-        pinned = free.pop() if free else self._device.pinned(value.dtype)
-        self._device.copy(value, pinned)
+        try:
+            pinned = free.pop() if free else self._device.pinned(value.dtype)
+            self._device.copy(value, pinned)
+        except Exception as error:  # noqa: BLE001 - torch's, for instance of a sparse tensor
+            warn_once(f"metric {name}", f"need a number ({error_line(error)})")
+            return None
         return pinned
 
     def _read(self) -> None:
@@ -268,8 +288,7 @@ class DeviceSteps:
             return call()
         except Exception as error:  # noqa: BLE001 - the driver's
             self._is_off = True
-            while self._in_flight:
-                self._in_flight.popleft().metrics.is_ready = True
+            self._give_up()
             _logger.warning("nothing is measured on the GPU any more: %s", error_line(error))
             return None
 

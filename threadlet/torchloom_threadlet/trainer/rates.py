@@ -22,7 +22,7 @@ def add_rates(row: dict[str, float], peak_flops: float | None) -> None:
         return
     if peak_flops is None:
         warn_once("metric mfu", f"not reported: the GPU's peak is unknown: set {PEAK_FLOPS}")
-    elif time_s > 0:
+    elif time_s > 0 and len(row) < MAX_METRICS:
         row["mfu"] = row["flops"] / time_s / peak_flops
 
 

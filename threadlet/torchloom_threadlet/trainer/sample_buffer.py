@@ -84,7 +84,7 @@ class SampleBuffer:
             row = self._row(metrics)
             if follows:
                 row["step_time_s"] = (at_ns - self.newest_ns) / 1e9
-                if "wait_s" in row:
+                if "wait_s" in row and len(row) < MAX_METRICS:
                     row.setdefault("compute_s", max(0.0, row["step_time_s"] - row["wait_s"]))
                 add_rates(row, self.peak_flops)
             self.newest_ns = at_ns
