@@ -11,11 +11,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from experiments.bench.figure import Figure
 from experiments.bench.machine import with_torch
@@ -68,6 +70,7 @@ def run(section: str, device: str, limit_s: float) -> Outcome:
         stderr=subprocess.PIPE,
         env=os.environ | {"PYTHONPATH": path},
         text=True,
+        errors="replace",
         start_new_session=True,
     )
     problem = ""
@@ -88,15 +91,26 @@ def run(section: str, device: str, limit_s: float) -> Outcome:
 
 
 def outcome_of(printed: str) -> Outcome:
-    """Return what a section's process has reported, a line each."""
+    """Return what a section's process has reported, a line each; failed with a line cut short."""
     outcome = Outcome()
     for line in printed.splitlines():
         kind, _, _ = line.removeprefix('{"').partition('": ')
         if line.startswith('{"') and kind in _KINDS:
-            [value] = json.loads(line).values()
-            value = Figure(**value) if kind == "figure" else value.replace(str(ROOT), ".")
-            getattr(outcome, _KINDS[kind]).append(value)
+            try:
+                getattr(outcome, _KINDS[kind]).append(_value(kind, line))
+            except (ValueError, msgspec.MsgspecError) as error:
+                outcome.failed.append(f"need a whole line with a {kind}, was {line[:60]}: {error}")
     return outcome
+
+
+def _value(kind: str, line: str) -> Figure | str:
+    [value] = json.loads(line).values()
+    if kind != "figure":
+        return msgspec.convert(value, str).replace(str(ROOT), ".")
+    figure = msgspec.convert(value, Figure)
+    if not figure.ratios:
+        raise ValueError("no ratios")
+    return figure
 
 
 def machine(device: str) -> dict[str, Any]:
@@ -134,13 +148,29 @@ def _driver() -> str:
 
 def lacks_gpu() -> str:
     """Return why no GPU is measured; empty if one can be."""
-    try:
-        import torch
-    except ImportError as error:
-        raise SystemExit(
-            f'need torch: pip install -e ".[server,torch]" matplotlib ({error})'
-        ) from None
+    import torch
+
     return "" if torch.cuda.is_available() else f"torch {torch.__version__} finds no GPU"
+
+
+def refuse_unwritable(path: Path) -> None:
+    """Raise SystemExit if ``path`` cannot be written: before minutes of measurements."""
+    if not path.parent.is_dir():
+        raise SystemExit(f"{path} cannot be written: there is no folder {path.parent}")
+    if path.is_dir():
+        raise SystemExit(f"{path} cannot be written: it is a folder")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise SystemExit(f"{path} cannot be written: there is no permission")
+
+
+def is_written(path: Path, write: Callable[[Path], None]) -> bool:
+    """Write a file; print why if it fails."""
+    try:
+        write(path)
+    except OSError as error:
+        print(f"{path} could not be written: {error}", file=sys.stderr)
+        return False
+    return True
 
 
 def save(outcomes: dict[str, Outcome], described: dict[str, Any], path: Path) -> None:
@@ -164,13 +194,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, help="default on a GPU: results.json beside this file")
     parser.add_argument("--plot", type=Path, help="default on a GPU: gpu.png beside this file")
     options = parser.parse_args(argv)
-    why = "--cpu was given" if options.cpu else lacks_gpu()
+    try:
+        from report import save_plot, show  # of experiments/bench, whose modules import each other
+
+        lack = lacks_gpu()
+    except ImportError as error:
+        raise SystemExit(
+            f'need torch, matplotlib: pip install -e ".[server,torch]" matplotlib ({error})'
+        ) from None
+    why = "--cpu was given" if options.cpu else lack
     device = "cpu" if why else "cuda"
-    for path in (options.json, options.plot):
-        if why and path is not None and path.parent.resolve() == HERE:
+    whole = options.only is None and not why
+    results = options.json or (HERE / "results.json" if whole else None)
+    plot = options.plot or (HERE / "gpu.png" if whole else None)
+    for path in filter(None, (results, plot)):
+        if why and path.parent.resolve() == HERE:
             raise SystemExit(
                 f"need another folder than {HERE.name} for figures of a CPU: {path.name}"
             )
+        refuse_unwritable(path)
     if why:
         print(
             f"On the CPU, in small, since {why}: this tries the script; its figures mean nothing."
@@ -183,16 +225,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         for label in ("skipped", "failed", "notes"):
             for text in getattr(outcome, label):
                 print(f"  {label}: {text}" if label != "notes" else f"  {text}")
-    from report import save_plot, show  # of experiments/bench, whose modules import each other so
-
     figures = [figure for outcome in outcomes.values() for figure in outcome.figures]
     show(figures, described)
-    whole = options.only is None and not why
-    if path := options.json or (HERE / "results.json" if whole else None):
-        save(outcomes, described, path)
-    if path := options.plot or (HERE / "gpu.png" if whole else None):
-        save_plot([figure for figure in figures if figure.limit > 0], path)
-    if any(outcome.failed for outcome in outcomes.values()):
+    limited = [figure for figure in figures if figure.limit > 0]
+    failed = any(outcome.failed for outcome in outcomes.values())
+    if results:
+        failed |= not is_written(results, lambda path: save(outcomes, described, path))
+    if plot:
+        failed |= not is_written(plot, lambda path: save_plot(limited, path))
+    if failed:
         return 1
     return int(device == "cuda" and any(not figure.met for figure in figures))
 

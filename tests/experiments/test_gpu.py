@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from experiments.bench.figure import Figure
 from experiments.gpu import run
 
 FIGURES = [
@@ -24,6 +25,52 @@ def test_what_a_section_has_measured_is_kept_when_it_fails():
     outcome = run.outcome_of("\n".join(lines))
     assert [each.name for each in outcome.figures] == ["n"]
     assert outcome.failed == ["CUDA error"]
+
+
+@pytest.mark.parametrize("name", ["missing/found.json", ""])
+@pytest.mark.parametrize("option", ["--json", "--plot"])
+def test_a_file_that_cannot_be_written_is_refused_before_anything_runs(
+    tmp_path, monkeypatch, option, name
+):
+    monkeypatch.setattr(run, "run", lambda *_: pytest.fail("a section runs"))
+    with pytest.raises(SystemExit, match=f"{tmp_path}.* cannot be written: "):
+        run.main(["--cpu", option, str(tmp_path / name)])
+
+
+def test_a_file_that_can_no_longer_be_written_loses_neither_the_table_nor_the_plot(
+    tmp_path, monkeypatch, capsys
+):
+    full, plot = tmp_path / "full.json", tmp_path / "plot.png"
+    figure = Figure("n", "w", 1.0, "at most", [0.5])
+
+    def fills_the_disk(*_):
+        full.symlink_to("/dev/full")
+        return run.Outcome(figures=[figure])
+
+    monkeypatch.setattr(run, "run", fills_the_disk)
+    assert run.main(["--cpu", "--only", "coding", "--json", str(full), "--plot", str(plot)]) == 1
+    printed = capsys.readouterr()
+    assert "at most 1" in printed.out
+    assert f"{full} could not be written: [Errno 28]" in printed.err
+    assert plot.exists()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"figure": {"name": "n", "wh',
+        '{"figure": {"name": "n"}}',
+        '{"figure": {"name": "n", "what": "w", "limit": 1, "bound": "at most", "ratios": []}}',
+        '{"figure": 3}',
+        '{"note": ["a list"]}',
+        '{"note": "one", "skipped": "two"}',
+    ],
+)
+def test_a_line_of_another_form_fails_its_section_and_loses_no_other_line(line):
+    outcome = run.outcome_of(line + '\n{"skipped": "no GPU"}')
+    assert [text.startswith("need a whole line with a ") for text in outcome.failed] == [True]
+    assert outcome.skipped == ["no GPU"]
+    assert not outcome.figures
 
 
 def report_of(tmp_path, *words):
