@@ -106,6 +106,17 @@ def test_an_optimizer_gets_arguments_that_are_no_closure_as_they_are(steps):
     assert steps.phases() == ["other", "optimizer", "other"]
 
 
+class HeadFirst(torch.nn.Module):
+    """Its first parameters get their gradients first."""
+
+    def __init__(self):
+        super().__init__()
+        self.head, self.body = torch.nn.Linear(3, 1), torch.nn.Linear(3, 3)
+
+    def forward(self, x):
+        return self.head(self.body(x))
+
+
 def test_ddp_waits_from_its_last_gradient_to_the_end_of_its_backward_if_it_reduces(steps):
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 
@@ -120,8 +131,13 @@ def test_ddp_waits_from_its_last_gradient_to_the_end_of_its_backward_if_it_reduc
         return reduced
 
     try:
-        model = DistributedDataParallel(torch.nn.Linear(3, 1))
+        model = DistributedDataParallel(HeadFirst())
         model.register_comm_hook(None, reduce_later)
+
+        def compute(_):
+            steps._device.now_s += 2.0
+
+        model.module.body.weight.register_post_accumulate_grad_hook(compute)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         hooks = hook_model(model, steps) + hook_optimizer(optimizer, steps)
         waiting = [*PHASES[:3], "wait", "backward", *PHASES[3:]]
@@ -129,7 +145,7 @@ def test_ddp_waits_from_its_last_gradient_to_the_end_of_its_backward_if_it_reduc
         steps.end_step()
         row = steps.read_later({})
         steps.read()
-        assert (row["wait_s"], row["compute_s"]) == (8.0, 0.0)
+        assert (row["wait_s"], row["compute_s"], row["backward_s"]) == (8.0, 2.0, 2.0)
         with model.no_sync():
             assert train(model, optimizer, steps) == PHASES
         for undo in hooks:

@@ -284,3 +284,20 @@ def test_a_metric_on_the_cpu_is_reported_with_its_own_step(awaiting_loom):
     loom.step(loss=torch.tensor(2.5, requires_grad=True))
     assert [row for _, row in loom._worker.samples.take(0)] == [{"loss": 2.5}]
     assert loom._device.steps is None
+
+
+def test_a_model_that_moves_to_the_gpu_before_the_first_step_is_measured(
+    awaiting_loom, device, monkeypatch
+):
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr("torchloom_threadlet.device.source.CudaDevice", lambda _: device)
+    model = torch.nn.Linear(1, 1)
+    awaiting_loom.measure(model)
+    with monkeypatch.context() as on_gpu:
+        on_gpu.setattr(torch.nn.Parameter, "is_cuda", True, raising=False)
+        awaiting_loom.step()
+    model(torch.ones(1, 1)).sum().backward()
+    awaiting_loom.step()
+    awaiting_loom.close()
+    [_, (_, row)] = awaiting_loom._worker.samples.take(0)
+    assert {"forward_s", "backward_s"} <= row.keys()

@@ -15,8 +15,9 @@ from torchloom_threadlet.training.closures import after_gradients
 Undo = Callable[[], object]
 """Removes a hook."""
 
-_LAST_GRADIENTS = 8
-"""A gradient is awaited from the first parameters of a model: they get theirs last."""
+_WAIT = "ddp"
+_MOST_AWAITED = 32
+"""Of how many parameters a gradient tells that a backward is under way, in any part of a model."""
 
 
 def hook_optimizer(optimizer: Any, steps: DeviceSteps) -> list[Undo]:
@@ -37,11 +38,7 @@ def hook_optimizer(optimizer: Any, steps: DeviceSteps) -> list[Undo]:
 
 
 def hook_model(model: torch.nn.Module, steps: DeviceSteps) -> list[Undo]:
-    """Measure a model's forward and backward; with DDP or FSDP also its waits for other ranks.
-
-    Torch's own DDP waits for its collectives where its backward ends, so the time from the last
-    gradient of this rank to there is a wait.
-    """
+    """Measure a model's forward and backward; with DDP or FSDP also its waits for other ranks."""
     begin = _Marks(lambda: steps.enter(FORWARD))
     end = _Marks(lambda: steps.enter(BACKWARD if torch.is_grad_enabled() else OTHER))
     undo: list[Undo] = [
@@ -55,21 +52,40 @@ def hook_model(model: torch.nn.Module, steps: DeviceSteps) -> list[Undo]:
     ddp = getattr(model, "_orig_mod", model)
     if type(ddp) is not DistributedDataParallel:  # torchft's has its Manager's waits
         return undo
+    return undo + _hook_ddp(ddp, steps)
+
+
+def _hook_ddp(ddp: DistributedDataParallel, steps: DeviceSteps) -> list[Undo]:
+    """Measure the wait at the end of a backward, where DDP waits for its collectives.
+
+    Callbacks of a backward run once all gradients of this rank are computed, in the order in which
+    they were queued. The one here is queued before DDP's, which is at the last gradient.
+    """
     # The parameters, which keep the hooks, may outlive it and its buffers.
-    reference, engine = weakref.ref(ddp), Variable._execution_engine
+    reference, engine, is_queued = weakref.ref(ddp), Variable._execution_engine, False
+
+    def forward() -> None:
+        nonlocal is_queued
+        is_queued = False  # the last backward may have failed
 
     def gradient() -> None:
+        nonlocal is_queued
         ddp = reference()
-        if ddp is not None and ddp.require_backward_grad_sync:
-            steps.await_gradients()
-            # Of the callbacks at the end of a backward, this one is called after that of DDP.
-            engine.queue_callback(lambda: engine.queue_callback(steps.have_gradients))
+        if not is_queued and ddp is not None and ddp.require_backward_grad_sync:
+            is_queued = True
+            engine.queue_callback(wait)
 
-    hook = _Marks(gradient)
+    def wait() -> None:
+        nonlocal is_queued
+        is_queued = False
+        steps.begin(_WAIT)
+        engine.queue_callback(lambda: steps.end(_WAIT))  # runs after DDP's
+
+    undo: list[Undo] = [ddp.register_forward_pre_hook(_Marks(forward)).remove]
     trained = [each for each in ddp.parameters() if each.requires_grad]
-    for each in trained[:_LAST_GRADIENTS]:
-        handle = each.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
-        undo.append(handle.remove)
+    for each in trained[:: 1 + len(trained) // _MOST_AWAITED]:
+        hook = _Marks(gradient)
+        undo.append(each.register_post_accumulate_grad_hook(hook).remove)  # type: ignore[no-untyped-call]
     return undo
 
 

@@ -29,26 +29,38 @@ class DeviceMeter:
         self.steps: DeviceSteps | None = None
         self._samples, self._phases = samples, phases
         self._measured: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._not_there: list[Any] = []
         self._undo: list[Callable[[], object]] = []
         self._is_closed = False
 
     def measure(self, part: Any) -> None:
-        """Measure a model or an optimizer, once, if its parameters are on a GPU."""
+        """Measure a model or an optimizer, once, if it is on a GPU by the next step."""
+        if not self._measure(part) and not self._is_closed:
+            self._not_there.append(part)
+
+    def _measure(self, part: Any) -> bool:
+        """Return whether it is on a GPU."""
         is_optimizer = hasattr(part, "param_groups")
         parameters = part.param_groups[0]["params"] if is_optimizer else part.parameters()
         tensor = next(iter(parameters), None)
-        if not getattr(tensor, "is_cuda", False) or part in self._measured or self._is_closed:
-            return
+        if not getattr(tensor, "is_cuda", False):
+            return False
+        if part in self._measured or self._is_closed:
+            return True
         from torchloom_threadlet.device.hooks import hook_model, hook_optimizer
 
         self._measured.add(part)
         self._undo += (hook_optimizer if is_optimizer else hook_model)(part, self._find(tensor))
+        return True
 
     def row(self, metrics: dict[str, Any], is_linked: bool) -> Mapping[str, Any]:
         """Return the row of a step that is over, without gradients.
 
         Numbers that the GPU computes come later, if a sidecar is linked, which gets them.
         """
+        while self._not_there:
+            with contextlib.suppress(Exception):  # of a part of the user's own
+                self._measure(self._not_there.pop())
         on_gpu = None
         for name, value in metrics.items():
             if type(value) is not float:

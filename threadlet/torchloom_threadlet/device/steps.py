@@ -85,22 +85,6 @@ class DeviceSteps:
             if not self._waits:
                 self._mark(phase)
 
-    def await_gradients(self) -> None:
-        """Begin to wait where the newest gradient was computed, until :meth:`have_gradients`."""
-        self.knows_waits = True
-        with self._lock:
-            waits = bool(self._marks) and self._marks[-1][0] == WAIT and not self._waits
-            if waits and not self._device.is_capturing():
-                self._try(lambda: self._device.record(self._marks[-1][1]))
-            else:
-                self._mark(WAIT)
-
-    def have_gradients(self) -> None:
-        """End the wait for gradients, if it has not ended."""
-        with self._lock:
-            if self._marks and self._marks[-1][0] == WAIT and not self._waits:
-                self._mark(self._base)
-
     def begin_step(self) -> None:
         """Begin a step: a pause, for instance, is over."""
         with self._lock:
