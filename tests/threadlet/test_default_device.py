@@ -14,6 +14,7 @@ from torchloom_core.checkpoints.storage import LocalFolder
 from torchloom_core.checkpoints.stored import complete_folders
 from torchloom_core.wire.operations import Drain, SetKnobs
 from torchloom_threadlet.device.source import CudaDevice
+from torchloom_threadlet.experts.measured import Measured
 
 HERE = Path(__file__).parent
 CONSTRUCTORS = {function.__name__ for function in _device_constructors()}
@@ -49,6 +50,18 @@ def test_the_page_locked_number_is_the_hosts():
     with torch.device("meta"), FakeTensorMode():
         pinned = CudaDevice(torch.device("cuda")).pinned(torch.float32)
     assert pinned.device.type == "cpu"
+
+
+def test_the_mean_of_whole_numbers_is_not_rounded_to_another_default_type():
+    measured, default = Measured(1), torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        for _ in range(100):
+            measured.count(torch.tensor([1237]))
+            measured.commit()
+    finally:
+        torch.set_default_dtype(default)
+    assert measured.tokens == pytest.approx((1237,))
 
 
 @pytest.mark.integration
