@@ -42,6 +42,15 @@ def _note_start(event, arguments):
 sys.addaudithook(_note_start)
 
 
+def pytest_ignore_collect(collection_path, config):
+    """With ``-m gpu`` import no other tests, whose packages a host with a GPU may lack."""
+    if config.option.markexpr != "gpu":
+        return None
+    is_folder = collection_path.is_dir()
+    files = collection_path.rglob("test_*.py") if is_folder else [collection_path]
+    return not any("mark.gpu" in file.read_text() for file in files) or None
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     """Mark tests with a server, and run files that start processes first, as they take longest."""

@@ -14,8 +14,8 @@ class Figure:
     ----------
     name, what : str
         Short name, and what is compared with what.
-    limit, bound : float, {"at least", "at most"}
-        The ratio has to be ``bound`` ``limit``.
+    limit, bound : float or None, {"at least", "at most"}
+        The ratio has to be ``bound`` ``limit``; None: there is no limit.
     ratios : sequence of float
         One per repeat, each measured side by side.
     numbers : mapping of str to float
@@ -24,7 +24,7 @@ class Figure:
 
     name: str
     what: str
-    limit: float
+    limit: float | None
     bound: Literal["at least", "at most"]
     ratios: Sequence[float]
     numbers: Mapping[str, float] = field(default_factory=dict)
@@ -35,8 +35,10 @@ class Figure:
         return median(self.ratios)
 
     @property
-    def met(self) -> bool:
-        """Whether the median ratio keeps the limit."""
+    def met(self) -> bool | None:
+        """Whether the median ratio keeps the limit; None without one."""
+        if self.limit is None:
+            return None
         if self.bound == "at least":
             return self.ratio >= self.limit
         return self.ratio <= self.limit

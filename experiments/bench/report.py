@@ -10,11 +10,12 @@ from rich.console import Console
 from rich.table import Column, Table
 
 _SAVED = ("name", "what", "limit", "bound", "met", "ratio", "ratios", "numbers")
+_VERDICTS = {True: "[green]yes[/green]", False: "[red]no[/red]", None: ""}
 
 
-def show(figures: Sequence[Figure], machine: Mapping[str, str]) -> None:
-    """Print the table."""
-    headings = ("figure", "ratio of what to what", "limit", "ratio", "range", "met")
+def show(figures: Sequence[Figure], machine: Mapping[str, str], *, judged: bool = True) -> None:
+    """Print the table; with ``judged`` also whether each limit is met."""
+    headings = ["figure", "ratio of what to what", "limit", "ratio", "range"] + ["met"] * judged
     verdicts = Table(*headings, title="torchLoom: speed, as ratios", title_justify="left")
     measured = Table(
         "figure",
@@ -24,14 +25,14 @@ def show(figures: Sequence[Figure], machine: Mapping[str, str]) -> None:
         title_justify="left",
     )
     for figure in figures:
-        verdicts.add_row(
+        row = [
             f"[bold]{figure.name}[/bold]",
             figure.what,
-            f"{figure.bound} {figure.limit:g}",
+            "none" if figure.limit is None else f"{figure.bound} {figure.limit:g}",
             f"[bold]{figure.ratio:.3g}[/bold]",
             f"{min(figure.ratios):.3g} to {max(figure.ratios):.3g}, {len(figure.ratios)} times",
-            "[green]yes[/green]" if figure.met else "[red]no[/red]",
-        )
+        ]
+        verdicts.add_row(*row, *[_VERDICTS[figure.met]] * judged)
         for name, value in figure.numbers.items():
             measured.add_row(figure.name, name, _readable(value))
         measured.add_section()

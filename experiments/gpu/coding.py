@@ -18,7 +18,7 @@ from torchloom_threadlet.compression.quantizers import Bfloat16, Blockwise, Floa
 
 _MATRIX = 4096
 _QUANTIZERS = {"bf16": Bfloat16, "fp16": Float16, "int8": Int8}
-_INT8_LIMIT, _OTHER_LIMIT = 0.5, 0.0
+_INT8_LIMIT = 0.5
 _TIMES, _ROUNDS = 10, 5
 
 
@@ -61,7 +61,7 @@ def coded(mode: str, codec: Codec, gradient: Tensor, device: Device) -> Figure:
             }
         rate = min(encode, decode)
         what = f"gradient bytes a second that {mode} encodes or decodes, the slower / a copy's"
-    limit = _INT8_LIMIT if mode == "int8" else _OTHER_LIMIT
+    limit = _INT8_LIMIT if mode == "int8" else None
     return Figure(f"coding_{mode}", what, limit, "at least", [rate / copied], numbers)
 
 

@@ -7,6 +7,7 @@ import logging
 import os
 import time
 from functools import partial
+from importlib.util import find_spec
 from statistics import median
 
 from experiments.bench.figure import Figure, percentile
@@ -36,13 +37,15 @@ def measure(device: Device) -> list[Measurement]:
 
 def sampled(device: Device) -> Figure:
     """Take samples as the sidecar does."""
+    if find_spec("pynvml") is None:
+        raise Skipped("nvidia-ml-py is not installed")
     logged = _Lines()
     logger = logging.getLogger("torchloom_threadlet")
     logger.addHandler(logged)
     logger.setLevel(logging.INFO)
     collector = NvmlCollector.find(os.getpid(), "gpu")
     if collector is None:
-        raise Skipped("NVML finds no GPU of this process (or nvidia-ml-py is not installed)")
+        raise Skipped(": ".join(["NVML finds no GPU of this process", *logged.lines]))
     device.synchronize()  # the context is there, as in a trainer
     taken_s, metrics = [], dict[str, float]()
     for _ in range(_SAMPLES):

@@ -17,14 +17,15 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import msgspec
+sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
+sys.path.insert(0, str(Path(__file__).parents[2]))  # however torchLoom is installed
 
 from experiments.bench.figure import Figure
 from experiments.bench.machine import with_torch
+from experiments.gpu.needed import INSTALL, INSTALL_COMPILER, missing_compiler, missing_packages
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-sys.path.insert(0, str(HERE.parent / "bench"))
 
 SECTIONS = {
     "step_overhead": 180,
@@ -35,6 +36,9 @@ SECTIONS = {
     "nccl": 65,
 }
 """The sections, and the seconds after which each is ended: 470 in all, under eight minutes."""
+
+_COMPILING = {"step_overhead", "coding"}
+"""The sections that need a C compiler on a GPU."""
 
 _SLOWER = 4
 """What only tries the script may have to share the cores."""
@@ -62,7 +66,8 @@ class Outcome:
 
 def run(section: str, device: str, limit_s: float) -> Outcome:
     """Run a section in a process of its own, so that none harms another."""
-    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    before = filter(None, [os.environ.get("PYTHONPATH")])
+    path = os.pathsep.join([str(ROOT), str(ROOT / "threadlet"), *before])
     began_s = time.perf_counter()
     process = subprocess.Popen(
         [sys.executable, "-m", f"experiments.gpu.{section}", device],
@@ -92,6 +97,8 @@ def run(section: str, device: str, limit_s: float) -> Outcome:
 
 def outcome_of(printed: str) -> Outcome:
     """Return what a section's process has reported, a line each; failed with a line cut short."""
+    import msgspec  # first of all run.py says what is not installed
+
     outcome = Outcome()
     for line in printed.splitlines():
         kind, _, _ = line.removeprefix('{"').partition('": ')
@@ -104,6 +111,8 @@ def outcome_of(printed: str) -> Outcome:
 
 
 def _value(kind: str, line: str) -> Figure | str:
+    import msgspec
+
     [value] = json.loads(line).values()
     if kind != "figure":
         return msgspec.convert(value, str).replace(str(ROOT), ".")
@@ -194,16 +203,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, help="default on a GPU: results.json beside this file")
     parser.add_argument("--plot", type=Path, help="default on a GPU: gpu.png beside this file")
     options = parser.parse_args(argv)
-    try:
-        from report import save_plot, show  # of experiments/bench, whose modules import each other
-
-        lack = lacks_gpu()
-    except ImportError as error:
-        raise SystemExit(
-            f'need torch, matplotlib: pip install -e ".[server,torch]" matplotlib ({error})'
-        ) from None
-    why = "--cpu was given" if options.cpu else lack
+    if packages := missing_packages():
+        raise SystemExit(f"need {', '.join(packages)}: {INSTALL} in {ROOT}")
+    why = "--cpu was given" if options.cpu else lacks_gpu()
     device = "cpu" if why else "cuda"
+    sections = options.only or list(SECTIONS)
+    if not why and not _COMPILING.isdisjoint(sections) and (tools := missing_compiler()):
+        raise SystemExit(f"need {' and '.join(tools)}, such as by {INSTALL_COMPILER}")
+    from report import save_plot, show  # of experiments/bench, whose modules import each other
+
     whole = options.only is None and not why
     results = options.json or (HERE / "results.json" if whole else None)
     plot = options.plot or (HERE / "gpu.png" if whole else None)
@@ -219,23 +227,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
     described = machine(device)
     outcomes = {}
-    for name in options.only or SECTIONS:
+    for name in sections:
         print(f"{name} ...", flush=True)
         outcomes[name] = outcome = run(name, device, SECTIONS[name] * (_SLOWER if why else 1))
         for label in ("skipped", "failed", "notes"):
             for text in getattr(outcome, label):
                 print(f"  {label}: {text}" if label != "notes" else f"  {text}")
     figures = [figure for outcome in outcomes.values() for figure in outcome.figures]
-    show(figures, described)
-    limited = [figure for figure in figures if figure.limit > 0]
     failed = any(outcome.failed for outcome in outcomes.values())
     if results:
         failed |= not is_written(results, lambda path: save(outcomes, described, path))
+    show(figures, described, judged=not why)
+    limited = [figure for figure in figures if figure.limit]
     if plot:
         failed |= not is_written(plot, lambda path: save_plot(limited, path))
     if failed:
         return 1
-    return int(device == "cuda" and any(not figure.met for figure in figures))
+    return int(device == "cuda" and any(figure.met is False for figure in figures))
 
 
 if __name__ == "__main__":

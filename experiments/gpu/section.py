@@ -5,7 +5,7 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from statistics import median
@@ -97,9 +97,23 @@ def report(**what: Any) -> None:
     print("\n" + json.dumps(what), flush=True)
 
 
+def named(arguments: Sequence[str]) -> str:
+    """Return the device of the command line, ``cuda`` or ``cpu``; exit with 2 if it is neither."""
+    name = " ".join(arguments)
+    problem = ""
+    if name not in ("cuda", "cpu"):
+        problem = f"need one argument, cuda or cpu, was {name or 'nothing'}"
+    elif name == "cuda" and not torch.cuda.is_available():
+        problem = f"need a GPU for cuda: torch {torch.__version__} finds none"
+    if problem:
+        print(problem, file=sys.stderr)
+        sys.exit(2)
+    return name
+
+
 def main(measurements: Callable[[Device], Iterable[Measurement]]) -> None:
     """Take the measurements on the device of the command line, each whatever came of the others."""
-    device = Device(sys.argv[1])
+    device = Device(named(sys.argv[1:]))
 
     def attempt(take: Callable[[], object]) -> None:
         try:

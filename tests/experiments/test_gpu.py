@@ -1,11 +1,15 @@
 """The script for a GPU, on a CPU in small: it runs, reports, and publishes nothing."""
 
 import json
+import re
+import subprocess
+import sys
 
 import pytest
+import torch
 
 from experiments.bench.figure import Figure
-from experiments.gpu import run
+from experiments.gpu import needed, run, section
 
 FIGURES = [
     *("step_5ms", "step_compiled"),
@@ -14,6 +18,7 @@ FIGURES = [
 ]
 
 
+@pytest.mark.integration
 def test_figures_of_a_cpu_are_not_written_beside_those_of_a_gpu():
     with pytest.raises(SystemExit, match="need another folder than gpu"):
         run.main(["--cpu", "--json", str(run.HERE / "results.json")])
@@ -27,6 +32,56 @@ def test_what_a_section_has_measured_is_kept_when_it_fails():
     assert outcome.failed == ["CUDA error"]
 
 
+@pytest.mark.integration
+def test_without_its_packages_the_script_names_them_all_in_one_line():
+    bare = [sys.executable, "-S", "-E", run.__file__, "--cpu"]
+    ran = subprocess.run(bare, capture_output=True, text=True, check=False)
+    [line] = ran.stderr.splitlines()
+    assert line.startswith("need torch, torchft-nightly, nvidia-ml-py, matplotlib, rich, ")
+    assert line.endswith(f"torchloom: {needed.INSTALL} in {run.ROOT}")
+    assert ran.returncode == 1
+
+
+@pytest.mark.integration
+def test_on_a_gpu_a_missing_compiler_is_named_before_anything_runs(tmp_path, monkeypatch):
+    monkeypatch.setattr(run, "lacks_gpu", lambda: "")
+    monkeypatch.setattr(run, "run", lambda *_: pytest.fail("a section runs"))
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr(needed.shutil, "which", lambda name: None)
+    with pytest.raises(SystemExit, match="need a C compiler"):
+        run.main(["--only", "coding"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ([], "need one argument, cuda or cpu, was nothing"),
+        (["gpu"], "need one argument, cuda or cpu, was gpu"),
+        (["cuda"], f"need a GPU for cuda: torch {torch.__version__} finds none"),
+    ],
+)
+def test_a_section_by_itself_names_what_is_wrong_with_its_device(
+    monkeypatch, capsys, arguments, problem
+):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(sys, "argv", ["nvml_cost", *arguments])
+    with pytest.raises(SystemExit, match=r"^2$"):
+        section.main(lambda _: pytest.fail("it measures"))
+    assert capsys.readouterr().err.splitlines() == [problem]
+
+
+@pytest.mark.integration
+def test_figures_of_a_cpu_are_not_judged_and_those_without_a_limit_never(monkeypatch, capsys):
+    figures = [Figure(name, "w", limit, "at most", [9]) for name, limit in (("a", 1), ("b", None))]
+    monkeypatch.setattr(run, "run", lambda *_: run.Outcome(figures))
+    assert run.main(["--cpu", "--only", "coding"]) == 0
+    printed = capsys.readouterr().out
+    assert not re.search(r"\bmet\b|\bno\b", printed)
+    assert "none" in printed
+    assert [figure.met for figure in figures] == [False, None]
+
+
+@pytest.mark.integration
 @pytest.mark.parametrize("name", ["missing/found.json", ""])
 @pytest.mark.parametrize("option", ["--json", "--plot"])
 def test_a_file_that_cannot_be_written_is_refused_before_anything_runs(
@@ -37,6 +92,7 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_runs(
         run.main(["--cpu", option, str(tmp_path / name)])
 
 
+@pytest.mark.integration
 def test_a_file_that_can_no_longer_be_written_loses_neither_the_table_nor_the_plot(
     tmp_path, monkeypatch, capsys
 ):
