@@ -183,7 +183,7 @@ def test_on_a_gpu_a_world_of_one_reduces_is_aborted_and_is_configured_anew(monke
 
 TWO = {
     "gloo on one device": (("cuda:0",), "Gloo", 1, "no CUDA device"),
-    "NCCL": (("cuda:0", "cuda:1"), "NCCL", 2, "NCCL refuses two ranks on one device"),
+    "NCCL": (("cuda:0", "cuda:1"), "NCCL", 2, "fewer than two CUDA devices"),
 }
 
 
