@@ -183,11 +183,12 @@ def is_written(path: Path, write: Callable[[Path], None]) -> bool:
 
 
 def save(outcomes: dict[str, Outcome], described: dict[str, Any], path: Path) -> None:
-    """Write everything that was measured to ``path``."""
+    """Write everything that was measured to ``path``; ``met`` is null on a CPU."""
+    judged = described["device"] == "cuda"
     sections = {}
     for name, outcome in outcomes.items():
         figures = [
-            asdict(figure) | {"ratio": figure.ratio, "met": figure.met}
+            asdict(figure) | {"ratio": figure.ratio, "met": figure.met if judged else None}
             for figure in outcome.figures
         ]
         sections[name] = asdict(outcome) | {"figures": figures}
