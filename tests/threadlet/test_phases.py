@@ -187,6 +187,7 @@ def test_without_a_wait_the_newest_group_is_reported():
     [
         *("", "no json", "[]", "{}", '{"pg_status": {}}', '{"pg_status": {"0": {}}}'),
         '{"pg_status": {"0": {"last_enqueued_collective": Infinity}}}',
+        f"{{{STATUS}}}".replace("8", str(2**63)),
         '{"pg_status": ' + "[" * 100_000,
     ],
 )

@@ -73,12 +73,13 @@ def _read(dump: dict[str, Any]) -> Collectives | None:
     group = max(map(int, groups)) if first is None else int(first["pg_id"])
     came = groups[str(group)]
     name = "" if first is None else f"{first['profiling_name']} {first['input_sizes']}"
-    return Collectives(
-        collective=name[:MAX_SHORT_TEXT],
-        enqueued_seq=int(came["last_enqueued_collective"]),
-        started_seq=int(came["last_started_collective"]),
-        completed_seq=int(came["last_completed_collective"]),
-    )
+    read = {
+        "collective": name[:MAX_SHORT_TEXT],
+        "enqueued_seq": int(came["last_enqueued_collective"]),
+        "started_seq": int(came["last_started_collective"]),
+        "completed_seq": int(came["last_completed_collective"]),
+    }
+    return msgspec.convert(read, Collectives)  # which checks that a message can have the numbers
 
 
 def _dump(recorder: str, *, active: bool) -> str:
