@@ -11,6 +11,7 @@ class FakeDevice:
     """
 
     name = "NVIDIA Fake"
+    uuid = "GPU-00000001-d9cf-fef3-62e9-d92044ab6e52"
 
     def __init__(self):
         self.now_s = 0.0
@@ -61,7 +62,7 @@ class FakeDevice:
 class OnDevice:
     """A tensor with one element, or more, on the device."""
 
-    is_cuda, dtype = True, "float32"
+    is_cuda, dtype, device = True, "float32", "cuda:1"
 
     def __init__(self, number, elements=1):
         self.number, self._elements = number, elements

@@ -52,15 +52,18 @@ static int named_reading(void *device, const char *name, int number, unsigned *v
 }
 
 int nvmlInitWithFlags(unsigned flags) { return SUCCESS; }
+int nvmlDeviceGetCount_v2(unsigned *count) { *count = 2; return SUCCESS; }
+int nvmlDeviceGetIndex(void *d, unsigned *index) { *index = (long)d - 1; return SUCCESS; }
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device)
 {
     *device = (void *)(long)(index + 1);
     return index < 2 ? SUCCESS : 2;
 }
-/* The MIG instance N of GPU 0 is MIG-N. */
+/* The MIG instance N of GPU 0 is MIG-N, GPU N is GPU-0000000N-... */
 int nvmlDeviceGetHandleByUUID(const char *uuid, void **device)
 {
-    *device = (void *)(long)(OF_MIG + atoi(uuid + 4) + 1);
+    int number = uuid[0] == 'M' ? OF_MIG + atoi(uuid + 4) : uuid[11] - '0';
+    *device = (void *)(long)(number + 1);
     return SUCCESS;
 }
 int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(void *mig, void **device)
@@ -135,11 +138,16 @@ int nvmlDeviceRegisterEvents(void *d, unsigned long long types, void *set)
     listening = d;
     return result == NOT_SUPPORTED ? SUCCESS : result;
 }
-/* An event as long as $FAKE_NVML has another Xid than the last. */
+/* An event as long as $FAKE_NVML has another Xid than the last; with xids0 N, N in each sample. */
 int nvmlEventSetWait_v2(void *set, struct event *event, unsigned timeout)
 {
-    static unsigned long long last;
-    unsigned long long instance = ALL;
+    static unsigned long long last, sent;
+    unsigned long long instance = ALL, many;
+    if (!reading(listening, "xids", &many)) {
+        event->data = 1000 + sent;
+        event->gpu = ALL;
+        return sent++ % (many + 1) == many ? TIMEOUT : SUCCESS;
+    }
     if (reading(listening, "xid", &event->data) || event->data == last) return TIMEOUT;
     reading(listening, "xid_instance", &instance);
     event->gpu = (unsigned)instance;

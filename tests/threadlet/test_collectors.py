@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from array import array
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from tests.installing import install
 from tests.waiting import eventually
 from torchloom_core.testing import CollectorContract
+from torchloom_core.wire.messages import Note
 from torchloom_threadlet.sidecar.collectors import Collection
 from torchloom_threadlet.sidecar.collectors.process import ProcessCollector
 from torchloom_threadlet.sidecar.collectors.prometheus import TextfileCollector
@@ -46,7 +48,11 @@ def nvml_folder(tmp_path_factory):
 
 
 def collect(folder, readings, script=COLLECT, *, later=(), **environment):
-    """Return two samples; or one, one for each later text of readings, and the faults."""
+    """Return two samples; or one, one for each later text of readings, and the faults.
+
+    Without an environment the worker is local rank 0.
+    """
+    environment = environment or {"LOCAL_RANK": "0"}
     source = folder / "readings"
     source.write_text(readings)
     (folder / "readings.calls").unlink(missing_ok=True)
@@ -156,8 +162,105 @@ def test_a_mig_instance_has_its_own_memory_and_xids(nvml_folder):
 
 
 @pytest.mark.integration
-def test_a_missing_gpu_is_no_error(nvml_folder):
-    assert collect(nvml_folder, "", LOCAL_RANK="5") is None
+@pytest.mark.parametrize(
+    ("environment", "why"),
+    [
+        ({"LOCAL_RANK": "5"}, "need a local rank below 2, was 5"),
+        ({"LOCAL_RANK": "-1", "CUDA_VISIBLE_DEVICES": "0,1"}, "LOCAL_RANK: need a whole number"),
+        ({"CUDA_VISIBLE_DEVICES": "4294967296"}, "need a number below 2, was 4294967296"),
+        ({"CUDA_VISIBLE_DEVICES": "0,1"}, "LOCAL_RANK is not set"),
+        ({"SLURM_LOCALID": "0"}, "LOCAL_RANK is not set"),
+    ],
+)
+def test_no_gpu_is_measured_where_the_environment_names_none(nvml_folder, environment, why):
+    assert collect(nvml_folder, "temp0 61\ntemp1 70\n", **environment) is None
+    (line,) = (nvml_folder / "log").read_text().splitlines()
+    assert line.startswith("no GPU is measured until the trainer has a tensor on one: ")
+    assert why in line
+
+
+@pytest.mark.integration
+def test_a_task_of_srun_reads_its_own_gpu(nvml_folder):
+    environment = {"SLURM_LOCALID": "1", "CUDA_VISIBLE_DEVICES": "0,1"}
+    first, _ = collect(nvml_folder, "temp0 61\ntemp1 70\n", **environment)
+    assert first["gpu_temp_celsius"] == 70.0
+
+
+@pytest.mark.integration
+def test_a_flood_of_unknown_xids_is_counted(nvml_folder):
+    _, second, faults = collect(nvml_folder, "temp0 61\n", later=["temp0 61\nxids0 20\n"])
+    assert (second["gpu_xid_total"], second["gpu_xid_last"]) == (20.0, 1019.0)
+    assert [fault["what"] for fault in faults[3:]] == [
+        "Xid 1003: other xid",
+        "16 other Xids at the same time",
+    ]
+
+
+@pytest.mark.integration
+def test_nvidia_ml_py_is_missed_in_one_line_where_a_driver_is(nvml_folder):
+    script = f"import sys; sys.modules['pynvml'] = None{COLLECT}"
+    assert collect(nvml_folder, "", script) is None
+    line = (nvml_folder / "log").read_text()
+    assert line == "GPUs are not measured: nvidia-ml-py is not installed\n"
+    assert collect(nvml_folder, "", script, LD_LIBRARY_PATH="") is None
+    assert not (nvml_folder / "log").read_text()
+
+
+def test_psutil_is_missed_in_one_line(monkeypatch, caplog):
+    monkeypatch.setitem(sys.modules, "psutil", None)
+    assert ProcessCollector.find(os.getpid(), "n1") is None
+    assert caplog.messages == ["the trainer's process is not measured: psutil is not installed"]
+
+
+ON_GPU_1 = """
+import sys
+from tests.threadlet.fake_device import FakeDevice, OnDevice
+from torchloom_threadlet import attach
+from torchloom_threadlet.device import source
+
+source.CudaDevice = lambda device: FakeDevice()
+loom = attach(group="g0")
+sys.stdin.readline()
+for _ in range(2):
+    loom.step(loss=OnDevice(0.5))
+sys.stdin.readline()
+loom.close()
+"""
+
+
+def start_on_gpu_1(environment):
+    command, env = [sys.executable, "-c", ON_GPU_1], os.environ | environment
+    return subprocess.Popen(command, env=env, stdin=subprocess.PIPE, bufsize=0)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(("local_rank", "before"), [({}, None), ({"LOCAL_RANK": "0"}, 61)])
+async def test_a_rank_reports_the_gpu_of_its_tensors(
+    nvml_folder, tmp_path, weaver, join_file, local_rank, before
+):
+    """Before it has one, that of its environment; a fault's number may be beyond a message's."""
+    readings = tmp_path / "readings"
+    readings.write_text(f"temp0 61\ntemp1 70\nxid1 {2**64 - 1}\n")
+    environment = {"LD_LIBRARY_PATH": str(nvml_folder), "FAKE_NVML": str(readings)}
+    environment |= {"TORCHLOOM_JOIN": str(join_file), "TORCHLOOM_HEARTBEAT_S": "0.1"}
+    with start_on_gpu_1(environment | local_rank) as trainer:
+        await weaver.beat(temperature_is(before))
+        trainer.stdin.write(b"\n")
+        await weaver.beat(temperature_is(70))
+        fault = await weaver.event(Note, kind="fault")
+        trainer.stdin.write(b"\n")
+    assert (fault.fields["gpu"], fault.fields["xid"]) == ("GPU 1", str(2**64 - 1))
+    assert any(map(temperature_is(61), weaver.telemetry)) == (before == 61)
+
+
+def temperature_is(celsius):
+    def check(batch):
+        if "rss_bytes" not in batch.metrics:
+            return False
+        last = array("d", batch.values)[-len(batch.metrics) :]
+        return dict(zip(batch.metrics, last, strict=True)).get("gpu_temp_celsius") == celsius
+
+    return check
 
 
 def test_a_process_and_its_host_are_measured():
@@ -230,7 +333,7 @@ def dcgm_dump():
 @pytest.mark.parametrize(
     ("environment", "temperature"),
     [
-        ({}, 40.0),
+        ({}, None),
         ({"LOCAL_RANK": "1"}, 71.0),
         ({"LOCAL_RANK": "1", "CUDA_VISIBLE_DEVICES": "0"}, 40.0),
         ({"LOCAL_RANK": "1", "CUDA_VISIBLE_DEVICES": "1,0"}, 40.0),
@@ -267,7 +370,8 @@ def test_in_a_container_nvml_identifies_the_workers_gpu_on_the_host(nvml_folder,
     path.write_text(of_gpu(temp, 0, 20, UUID="GPU-ff") + of_gpu(temp, 5, 50, UUID=uuid))
     script = COLLECT.replace("nvml import Nvml", "prometheus import Textfile")
     script = script.replace("NvmlCollector", "TextfileCollector")
-    first, _ = collect(nvml_folder, "", script, TORCHLOOM_TEXTFILE=str(path))
+    environment = {"LOCAL_RANK": "0", "TORCHLOOM_TEXTFILE": str(path)}
+    first, _ = collect(nvml_folder, "", script, **environment)
     assert first == {temp: 50.0}
 
 

@@ -214,6 +214,10 @@ def test_rates_follow_from_the_time_of_a_step(monkeypatch, caplog):
     found = row(SampleBuffer())
     assert (found["tokens_per_s"], found["samples_per_s"], found["flops_per_s"]) == (50, 7, 5e11)
     assert "mfu" not in found
+    assert not caplog.text
+    on_gpu = SampleBuffer()
+    on_gpu.gpu = FakeDevice.uuid
+    assert "mfu" not in row(on_gpu)
     assert "set TORCHLOOM_PEAK_FLOPS" in caplog.text
     monkeypatch.setenv("TORCHLOOM_PEAK_FLOPS", "1e12")
     assert row(SampleBuffer())["mfu"] == 0.5

@@ -126,7 +126,8 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True, tag="samples"):
     ``progress_ns`` and ``looked_ns``, when this was true, are on the monotonic clock, which both
     processes share. ``phase`` is None where no adapter records it, and ``named`` outside any named
     phase; of nested phases it is the one with the latest end. ``thread`` is the training thread's
-    :func:`threading.get_ident`, 0 where it is unknown.
+    :func:`threading.get_ident`, 0 where it is unknown. ``gpu`` is the UUID of the GPU that it
+    trains on, as NVML writes it, empty where none was seen.
     """
 
     state: WorkerState
@@ -136,6 +137,7 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True, tag="samples"):
     phase: Phase | None = None
     named: NamedPhase | None = None
     thread: Annotated[int, msgspec.Meta(ge=0)] = 0
+    gpu: ShortText = ""
     dropped: Count = 0
     rows: Annotated[list[tuple[Stamp, _Metrics]], msgspec.Meta(max_length=_MAX_ROWS)] = []
 

@@ -88,6 +88,7 @@ class DeviceMeter:
 
             device = CudaDevice(tensor.device)
             self._phases.device = self.steps = DeviceSteps(device)
+            self._samples.gpu = device.uuid
             if self._samples.peak_flops is None:
                 self._samples.peak_flops = peak_flops(device.name)
         return self.steps

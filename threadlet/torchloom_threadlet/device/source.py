@@ -41,6 +41,12 @@ class CudaDevice:
         """The name of the card."""
         return torch.cuda.get_device_name(self._device)
 
+    @property
+    def uuid(self) -> str:
+        """The card's UUID as NVML writes it; empty for a part of a card (MIG), or without CUDA."""
+        uuid = getattr(torch.cuda.get_device_properties(self._device), "uuid", "")
+        return f"GPU-{uuid}" if uuid and torch.version.cuda and "MIG" not in self.name else ""
+
     def is_capturing(self) -> bool:
         """Return whether the current stream is being captured."""
         return torch.cuda.is_current_stream_capturing()

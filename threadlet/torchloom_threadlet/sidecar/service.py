@@ -209,6 +209,8 @@ class Sidecar:
             )
         match frame:
             case ipc.Samples():
+                if frame.gpu:
+                    self._collection.use_gpu(frame.gpu)
                 if self._heartbeat.take(frame):
                     self._hello = msgspec.structs.replace(self._hello, state=frame.state)
                     self._urgent.set()

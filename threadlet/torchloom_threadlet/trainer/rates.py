@@ -9,7 +9,7 @@ PEAK_FLOPS = "TORCHLOOM_PEAK_FLOPS"
 _AMOUNTS = {"tokens": "tokens_per_s", "samples": "samples_per_s", "flops": "flops_per_s"}
 
 
-def add_rates(row: dict[str, float], peak_flops: float | None) -> None:
+def add_rates(row: dict[str, float], peak_flops: float | None, *, has_gpu: bool) -> None:
     """Add what a script does not report itself: ``tokens_per_s``, ``samples_per_s``, ``mfu``.
 
     ``mfu`` is the share of ``peak_flops``, in FLOP/s, that the model's own FLOPs (``flops``) use.
@@ -21,7 +21,8 @@ def add_rates(row: dict[str, float], peak_flops: float | None) -> None:
     if "flops" not in row or "mfu" in row:
         return
     if peak_flops is None:
-        warn_once("metric mfu", f"not reported: the GPU's peak is unknown: set {PEAK_FLOPS}")
+        if has_gpu:
+            warn_once("metric mfu", f"not reported: the GPU's peak is unknown: set {PEAK_FLOPS}")
     elif time_s > 0 and len(row) < MAX_METRICS:
         row["mfu"] = row["flops"] / time_s / peak_flops
 

@@ -126,6 +126,7 @@ class Reporter:
             phase=self.phases.present(),
             named=self.phases.named(),
             thread=self.thread,
+            gpu=self.samples.gpu or "",
             dropped=self.samples.dropped,
             rows=list(rows),
         )

@@ -33,7 +33,8 @@ class LateMetrics(dict[str, Any]):
 class SampleBuffer:
     """A bounded deque of samples: the oldest are dropped when it is full.
 
-    ``peak_flops``: of this process's device, in FLOP/s, if it is known.
+    ``peak_flops``: of this process's GPU, in FLOP/s, if it is known.
+    ``gpu``: its UUID as NVML writes it, empty if it has none, None as long as no GPU was seen.
     """
 
     def __init__(self, capacity: int = _CAPACITY) -> None:
@@ -41,6 +42,7 @@ class SampleBuffer:
         self.dropped = 0
         self.newest_ns = 0
         self.peak_flops = configured_peak_flops()
+        self.gpu: str | None = None
         self._held: Sample | None = None
         self._serial = 0
         self._clock = SystemClock()
@@ -86,7 +88,7 @@ class SampleBuffer:
                 row["step_time_s"] = (at_ns - self.newest_ns) / 1e9
                 if "wait_s" in row and len(row) < MAX_METRICS:
                     row.setdefault("compute_s", max(0.0, row["step_time_s"] - row["wait_s"]))
-                add_rates(row, self.peak_flops)
+                add_rates(row, self.peak_flops, has_gpu=self.gpu is not None)
             self.newest_ns = at_ns
             rows.append((max(0, self._clock.at_ns(at_ns)), row))
             size += _NUMBER_BYTES + sum(_NUMBER_BYTES + len(name) for name in row)

@@ -6,6 +6,9 @@ A collector is an entry point in the group ``torchloom.collectors``: a function
 delays no heartbeat. A collector may also have ``faults()``, called after ``collect()``: it returns
 the faults since its last call, each as the fields of a note of the kind ``fault``. A collector that
 fails is dropped with one log line, and its metrics go missing, which policies can see.
+
+A collector of a GPU measures the one that ``CUDA_VISIBLE_DEVICES`` names. Once the trainer has a
+tensor on a GPU, that is the UUID of this GPU, and all collectors are found anew.
 """
 
 import asyncio
@@ -26,7 +29,8 @@ from torchloom_core.floor.entry_points import entry_points
 from torchloom_core.floor.plain_text import plain_line
 from torchloom_core.floor.suggest import nearest
 from torchloom_core.wire.messages import FieldValue
-from torchloom_threadlet.cleaning import MetricNames, error_line
+from torchloom_threadlet.cleaning import MetricNames, error_line, fields
+from torchloom_threadlet.sidecar.collectors.worker_gpu import VISIBLE
 
 _GROUP = "torchloom.collectors"
 _OWN = "process,nvml,textfile"
@@ -58,6 +62,7 @@ class Collection:
         self._on_fault = on_fault
         self._worker = pid, node
         self._interval_s = interval_s
+        self._gpu_is_known = asyncio.Event()
         self._names = MetricNames()
         self._latest: dict[str, tuple[float, dict[str, float]]] = {}
 
@@ -71,24 +76,37 @@ class Collection:
             for name, value in values.items()
         }
 
+    def use_gpu(self, uuid: str) -> None:
+        """Measure the trainer's own GPU from now on, as NVML names it; the first one counts."""
+        if not self._gpu_is_known.is_set():
+            os.environ[VISIBLE] = uuid
+            self._gpu_is_known.set()
+
     async def run(self) -> None:
-        """Collect until every collector has failed or found nothing to collect."""
+        """Collect until every collector has failed."""
         names = os.environ.get("TORCHLOOM_COLLECTORS", _OWN).split(",")
         await asyncio.gather(*map(self._run_one, filter(None, map(str.strip, names))))
 
     async def _run_one(self, name: str) -> None:
         try:
-            collector = await asyncio.to_thread(self._find, name)
-            while collector is not None:
-                values = await asyncio.to_thread(self._collect, collector)
-                self._latest[name] = time.monotonic(), values
-                for fault in getattr(collector, "faults", list)():
-                    self._on_fault(fault)
-                await asyncio.sleep(self._interval_s)
+            if not self._gpu_is_known.is_set():
+                await self._collect_while(name, lambda: not self._gpu_is_known.is_set())
+                self._latest.pop(name, None)
+                await self._gpu_is_known.wait()
+            await self._collect_while(name, lambda: True)
         except asyncio.CancelledError:
             raise
         except BaseException as error:  # noqa: BLE001 - the code of anyone's package
             _logger.warning("collector %s is dropped: %s", name, plain_line(error_line(error)))
+
+    async def _collect_while(self, name: str, is_valid: Callable[[], bool]) -> None:
+        collector = await asyncio.to_thread(self._find, name)
+        while collector is not None and is_valid():
+            values = await asyncio.to_thread(self._collect, collector)
+            self._latest[name] = time.monotonic(), values
+            for fault in getattr(collector, "faults", list)():
+                self._on_fault(fields(fault))
+            await asyncio.sleep(self._interval_s)
 
     def _find(self, name: str) -> Collector | None:
         collector: Collector | None = _entry_point(name).load()(*self._worker)

@@ -1,100 +1,32 @@
-"""The worker's GPU, or its MIG instance: from CUDA's environment, and NVIDIA's library (NVML)."""
+"""Metrics and faults of the worker's GPU, or of its MIG instance, by NVIDIA's library (NVML)."""
 
+import contextlib
+import ctypes
 import logging
 import os
 import time
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from torchloom_core.floor.xids import is_of_gpu, meaning
 from torchloom_threadlet.sidecar.collectors.gpu_readings import Call, Fields, readings
+from torchloom_threadlet.sidecar.collectors.worker_gpu import (
+    UnknownGpuError,
+    nvml_handle,
+    visible_device,
+)
 
 _MOST_FAILURES = 3
 """A reading that fails for a passing reason so many times in a row is left out, too."""
 _MOST_XIDS = 64
 """Taken in one sample; a storm of them must not hold the thread."""
+_MOST_REPORTED = 4
+"""Of those, reported one by one; one more report counts the others."""
 _SAME_XID_S = 60.0
 
 _logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class WorkerGpu:
-    """What is known of the worker's GPU; an empty text is unknown.
-
-    ``uuid``: its UUID in lower case, without ``GPU-``, or the UUID's beginning.
-    ``instance``: the number of the worker's GPU instance, if MIG partitions the GPU.
-    """
-
-    index: str = ""
-    uuid: str = ""
-    instance: str = ""
-
-    @classmethod
-    def find(cls, environment: Mapping[str, str] = os.environ) -> "WorkerGpu | None":
-        """Return the worker's GPU, by NVML where it is installed; None if CUDA shows it none."""
-        device = visible_device(environment)
-        if device is None:
-            return None
-        try:
-            import pynvml
-        except ImportError:
-            return cls.named(device)
-        try:
-            pynvml.nvmlInit()
-            return cls._of_nvml(pynvml, device)
-        except pynvml.NVMLError:
-            return cls.named(device)
-
-    @classmethod
-    def named(cls, device: str) -> "WorkerGpu":
-        """Return the GPU that an entry of ``CUDA_VISIBLE_DEVICES`` names, without NVML."""
-        if device.startswith("MIG-GPU-"):  # MIG-GPU-<UUID>/<GPU instance>/<compute instance>
-            uuid, _, instances = device.removeprefix("MIG-GPU-").partition("/")
-            return cls(uuid=uuid.lower(), instance=instances.partition("/")[0])
-        if device.startswith("MIG-"):  # an instance's UUID: only NVML knows its GPU
-            return cls()
-        if device.isdecimal():
-            return cls(index=device)
-        return cls(uuid=device.removeprefix("GPU-").lower())
-
-    @classmethod
-    def _of_nvml(cls, nvml: Any, device: str) -> "WorkerGpu":
-        handle = nvml_handle(nvml, device)
-        instance = ""
-        if device.startswith("MIG-"):
-            own = nvml.nvmlDeviceGetHandleByUUID(device)
-            instance = str(nvml.nvmlDeviceGetGpuInstanceId(own))
-        uuid = nvml.nvmlDeviceGetUUID(handle).removeprefix("GPU-").lower()
-        return cls(index=cls.named(device).index, uuid=uuid, instance=instance)
-
-
-def visible_device(environment: Mapping[str, str]) -> str | None:
-    """Return the worker's entry of ``CUDA_VISIBLE_DEVICES``, or ``LOCAL_RANK`` where it is not set.
-
-    That is the entry at ``LOCAL_RANK``, or the only one. None if CUDA shows the worker no GPU.
-    """
-    local_rank = environment.get("LOCAL_RANK", "0")
-    entries = environment.get("CUDA_VISIBLE_DEVICES")
-    if entries is None:
-        return local_rank
-    visible = [name.strip() for name in entries.split(",")]
-    at = 0 if len(visible) == 1 else int(local_rank)
-    device = visible[at] if at < len(visible) else ""
-    is_one = device.isdecimal() or device.startswith(("GPU-", "MIG-"))
-    return device if is_one else None
-
-
-def nvml_handle(nvml: Any, device: str) -> Any:
-    """Return NVML's handle of a GPU, or of the GPU of a MIG instance."""
-    if device.startswith("MIG-"):
-        instance = nvml.nvmlDeviceGetHandleByUUID(device)
-        return nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(instance)
-    if device.startswith("GPU-"):
-        return nvml.nvmlDeviceGetHandleByUUID(device)
-    return nvml.nvmlDeviceGetHandleByIndex(int(device))
+_logged: set[str] = set()
 
 
 class NvmlCollector:
@@ -114,6 +46,9 @@ class NvmlCollector:
         own = nvml.nvmlDeviceGetHandleByUUID(device) if device.startswith("MIG-") else None
         self._instance = None if own is None else nvml.nvmlDeviceGetGpuInstanceId(own)
         self._name = f"GPU {device}"
+        if device.startswith("GPU-"):
+            with contextlib.suppress(nvml.NVMLError):
+                self._name = f"GPU {nvml.nvmlDeviceGetIndex(gpu)}"
         self._readings: list[Call | Fields] = readings(nvml, gpu, own or gpu)
         self._failures: dict[str, int] = {}
         self._left_out: dict[str, list[str]] = defaultdict(list)
@@ -132,17 +67,20 @@ class NvmlCollector:
         try:
             import pynvml
         except ImportError:
-            return None
-        device = visible_device(environment)
-        if device is None:
+            if _has_driver():
+                _log_once("GPUs are not measured: nvidia-ml-py is not installed")
             return None
         try:
             pynvml.nvmlInit()
-            return cls(pynvml, device)
+            device = visible_device(environment, pynvml.nvmlDeviceGetCount())
+            return None if device is None else cls(pynvml, device)
+        except UnknownGpuError as error:
+            _log_once(f"no GPU is measured until the trainer has a tensor on one: {error}")
+            return None
         except (pynvml.NVMLError_LibraryNotFound, pynvml.NVMLError_DriverNotLoaded):
             return None
         except pynvml.NVMLError as error:
-            _logger.warning("GPU %s is not measured: NVML: %s", device, error)
+            _log_once(f"the worker's GPU is not measured: NVML: {error}")
             return None
 
     def collect(self) -> dict[str, float]:
@@ -208,7 +146,7 @@ class NvmlCollector:
         text = "; ".join(f"{', '.join(names)} ({why})" for why, names in self._left_out.items())
         self._left_out.clear()
         if not self._lost:
-            _logger.warning("%s: metrics left out: %s", self._name, text)
+            _log_once(f"{self._name}: metrics left out: {text}")
 
     def _compare(self, metrics: Mapping[str, float]) -> None:
         """Report what has changed for the worse since the last sample."""
@@ -231,26 +169,30 @@ class NvmlCollector:
 
     def _take_xids(self, events: Any) -> None:
         """Take the Xids since the last call."""
-        nvml = self._nvml
+        nvml, new = self._nvml, list[int]()
         try:
             for _ in range(_MOST_XIDS):
                 event = nvml.nvmlEventSetWait_v2(events, 0)
                 if self._instance in (None, event.gpuInstanceId) or event.gpuInstanceId == _NO_ID:
-                    self._take_xid(event.eventData)
+                    new += self._count(event.eventData)
         except nvml.NVMLError_Timeout:
             self._failures.pop("gpu_xid_total", None)
         except nvml.NVMLError as error:
             if self._fail("gpu_xid_total", error):
                 self._events = None
+        for xid in new[:_MOST_REPORTED]:
+            self._report(f"Xid {xid}: {meaning(xid, '').kind.replace('_', ' ')}", xid=xid)
+        if len(new) > _MOST_REPORTED:
+            self._report(f"{len(new) - _MOST_REPORTED} other Xids at the same time")
 
-    def _take_xid(self, xid: int) -> None:
+    def _count(self, xid: int) -> list[int]:
+        """Count an Xid; return it if it is to be reported."""
         self._xids += 1
         self._last_xid = xid
         now_s = time.monotonic()
-        is_new = now_s - self._xid_at_s.get(xid, -_SAME_XID_S) >= _SAME_XID_S
-        self._xid_at_s[xid] = now_s
-        if is_new and is_of_gpu(xid):
-            self._report(f"Xid {xid}: {meaning(xid, '').kind.replace('_', ' ')}", xid=xid)
+        recent = {each: at for each, at in self._xid_at_s.items() if now_s - at < _SAME_XID_S}
+        self._xid_at_s = recent | {xid: now_s}
+        return [xid] if xid not in recent and is_of_gpu(xid) else []
 
 
 _NO_ID = 0xFFFFFFFF
@@ -266,3 +208,19 @@ def _reason(error: Exception) -> str:
     if isinstance(error, AttributeError):
         return "needs a newer nvidia-ml-py"
     return str(error).rstrip(".").lower()
+
+
+def _has_driver() -> bool:
+    """Return whether NVIDIA's driver is on this host."""
+    try:
+        ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        return os.path.exists("/dev/nvidia0")
+    return True
+
+
+def _log_once(line: str) -> None:
+    """Log what a later collector of this process finds as well, such as that of the same GPU."""
+    if line not in _logged:
+        _logged.add(line)
+        _logger.warning("%s", line)

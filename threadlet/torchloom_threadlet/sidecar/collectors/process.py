@@ -1,7 +1,10 @@
 """The trainer's process and its host, by psutil."""
 
 import contextlib
+import logging
 from typing import Any
+
+_logger = logging.getLogger(__name__)
 
 
 class ProcessCollector:
@@ -20,6 +23,7 @@ class ProcessCollector:
         try:
             import psutil
         except ImportError:
+            _logger.warning("the trainer's process is not measured: psutil is not installed")
             return None
         try:
             return cls(psutil, pid)

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from torchloom_threadlet.sidecar.collectors.nvml import WorkerGpu
+from torchloom_threadlet.sidecar.collectors.worker_gpu import UnknownGpuError, WorkerGpu
 
 _UUID = ("UUID", "uuid")
 _GPU = ("gpu", *_UUID)
@@ -104,7 +104,11 @@ class TextfileCollector:
 
     @cached_property
     def _gpu(self) -> WorkerGpu | None:
-        return WorkerGpu.find(self._environment)
+        try:
+            return WorkerGpu.find(self._environment)
+        except UnknownGpuError as error:
+            self._log_once("gpu", f"no GPU's metrics are read: {error}")
+            return None
 
     def _own(self, every: list[Series]) -> list[Series]:
         """Return this worker's series, as far as their labels show."""
