@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchloom_core.plugin import (
+    Alert,
     ChangeKnob,
     DrainGroup,
     FleetView,
@@ -50,6 +51,9 @@ class StragglerPolicy:
     grows again once the worker could keep pace with more for ``patience`` samples. A worker that
     stays slow is proposed again after another ``patience`` samples.
 
+    The only group of a run without standbys, as under torchrun, cannot be moved: an alert names the
+    worker, once until it has kept pace for ``patience`` samples.
+
     A move costs the pause, and one standby less (:class:`~torchloom_core.plugin.Reserve`) at the
     run's observed failure rate.
     """
@@ -87,6 +91,7 @@ class StragglerPolicy:
         self._spare = _Streak()
         self._in_pace: Ints = np.zeros(0, dtype=np.int64)
         self._tried: Ints = np.zeros(0, dtype=np.int64)
+        self._alerted: Rows = np.zeros(0, dtype=np.bool_)
         self._metrics = (options.metric,) if options.metric else (_OWN, _WHOLE)
         self.needs = tuple(map(Need, self._metrics))
 
@@ -110,6 +115,8 @@ class StragglerPolicy:
             possible = np.minimum(1.0, share * median_s / time_s)
         slow = time_s > options.ratio * median_s
         self._in_pace = np.where(slow, 0, in_pace + arrived)
+        stays_slow = training & (self._in_pace < options.patience)
+        self._alerted = grow(self._alerted, len(view)) & stays_slow
         ripe = self._slow.count(slow, training, arrived, options.patience)
         spare = possible >= np.minimum(1.0, share * (1.0 + _WORTH_IT))
         able = self._spare.count(spare, training, arrived, options.patience)
@@ -183,6 +190,8 @@ class StragglerPolicy:
                 dropped = share[row] - less
                 undone = dropped * view.costs.gpus_per_worker * self._options.payback_s
                 yield self._resize(view.workers[row], less, reason, gain_gpu_s, undone)
+            elif self._is_stuck(members[view.group[row]], standbys, view):
+                yield from self._alert(row, reason, view)
             elif view.group[row] not in moved:
                 moved.add(view.group[row])
                 rows_of_group = members[view.group[row]]
@@ -217,6 +226,23 @@ class StragglerPolicy:
             reason=reason,
             gain_gpu_s=float(gain_gpu_s),
             cost_gpu_s=float(cost_gpu_s),
+            confidence=self._options.confidence,
+        )
+
+    def _is_stuck(self, members: list[int], standbys: Standbys, view: FleetView) -> bool:
+        """Return whether this is the run's only group, and nothing can take its place."""
+        training = np.flatnonzero(view.is_in("training")).tolist()
+        is_only = {view.group[row] for row in training} == {view.group[members[0]]}
+        can_leave = standbys.fit(members) or self._options.drain_without_standby
+        return is_only and not can_leave
+
+    def _alert(self, row: int, reason: str, view: FleetView) -> Iterator[Proposal]:
+        if self._alerted[row]:
+            return
+        self._alerted[row] = True
+        yield Proposal(
+            action=Alert(worker=view.workers[row], text=reason),
+            reason=reason,
             confidence=self._options.confidence,
         )
 

@@ -39,6 +39,24 @@ def test_a_worker_slow_for_patience_samples_in_a_row_is_moved():
     assert proposals[2][0].action == Migrate(group="g3")
 
 
+def test_in_a_run_of_one_group_without_standby_each_slow_worker_is_named_once_per_episode():
+    straggler = policy(patience=2)
+    job = {"group": ["g0"] * 5}
+
+    def named(*samples):
+        times = [time_s for time_s in samples for _ in range(4)]
+        proposals = [one for each in times for one in tick(straggler, each, **job)]
+        return [(p.action.worker, p.reason == p.action.text) for p in proposals]
+
+    slow, both, well = [1, 1, 1, 1, 2], [1, 1, 1, 3, 2], [1, 1, 1, 1, 1]
+    assert named(slow, slow) == [("w4", True)]
+    assert named(both) == [("w3", True)]
+    assert named(well, slow) == [("w4", True)]
+    spare = {"group": ["g0"] * 3 + ["s"] * 3, "state": ["training"] * 3 + ["standby"] * 3}
+    proposals = [one for _ in range(2) for one in tick(straggler, [1, 1, 2, *[NAN] * 3], **spare)]
+    assert [proposal.action for proposal in proposals] == [Migrate(group="g0")]
+
+
 def test_a_move_lapses_once_the_group_has_kept_pace_for_patience_samples():
     straggler = policy(patience=2)
     (move,) = [move for _ in range(2) for move in tick(straggler, [1, 1, 1, 2])]
