@@ -24,7 +24,9 @@ WORKER = WorkerStatus(
 )
 
 
-def shown(*workers: WorkerStatus, width: int = 80, **fields: object) -> list[str]:
+def shown(
+    *workers: WorkerStatus, width: int = 80, metrics: tuple[str, ...] = (), **fields: object
+) -> list[str]:
     """Return the lines of the table, its heading first."""
     status = Status(
         run="run",
@@ -38,7 +40,7 @@ def shown(*workers: WorkerStatus, width: int = 80, **fields: object) -> list[str
         **fields,
     )
     out = io.StringIO()
-    Console(file=out, width=width).print(render(status))
+    Console(file=out, width=width).print(render(status, metrics))
     return out.getvalue().splitlines()[1:]
 
 
@@ -55,6 +57,15 @@ def test_the_table_of_workers_fits_in_80_columns():
         ["g0-0", "node-0", "training", *ages],
         ["g1-0", "node-1", "interrupted", *ages],
     ]
+
+
+def test_why_a_metric_has_no_value_is_said():
+    lines = shown(WORKER, width=200, metrics=("loss", "mfu"))
+    assert lines[-1] == (
+        "no value of mfu: the status has the metrics that an active plugin reads, and those of "
+        "`show` under [weaver]"
+    )
+    assert len(shown(WORKER, width=200, metrics=("loss",))) == len(lines) - 1
 
 
 def test_of_several_roles_each_has_its_count_and_each_worker_its_role():

@@ -140,7 +140,15 @@ def render(status: Status, metrics: Sequence[str] = (), error: str = "") -> Rend
     parts += [Text(printable(loop.text), style="bold red") for loop in status.crash_loops]
     if status.summary:
         parts += summary_of(status)
-    parts.append(worker_table(status.unusual if status.summary else status.workers, metrics))
+    rows = status.unusual if status.summary else status.workers
+    parts.append(worker_table(rows, metrics))
+    missing = [name for name in metrics if not any(name in row.metrics for row in rows)]
+    if rows and missing:
+        text = (
+            f"no value of {listed(missing)}: the status has the metrics that an active plugin "
+            "reads, and those of `show` under [weaver]"
+        )
+        parts.append(Text(text, style="yellow"))
     if status.more:
         last = printable(status.workers[-1].worker)
         parts.append(Text(f"there are more: --after {last} shows the next, --all all", "yellow"))
