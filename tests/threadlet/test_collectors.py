@@ -175,7 +175,7 @@ def test_a_mig_instance_has_its_own_memory_and_xids(nvml_folder):
 def test_no_gpu_is_measured_where_the_environment_names_none(nvml_folder, environment, why):
     assert collect(nvml_folder, "temp0 61\ntemp1 70\n", **environment) is None
     (line,) = (nvml_folder / "log").read_text().splitlines()
-    assert line.startswith("no GPU is measured until the trainer has a tensor on one: ")
+    assert line.startswith("no GPU is measured until the loom gets a metric, a model or an opt")
     assert why in line
 
 

@@ -2,15 +2,18 @@
 
 import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 from tests.threadlet.fake_device import FakeDevice, OnDevice
 from torchloom_core.plugin import Migrate
 from torchloom_core.testing import view_of
 from torchloom_policies.straggler import StragglerPolicy
 from torchloom_threadlet.device.peak_flops import peak_flops
+from torchloom_threadlet.device.source import CudaDevice
 from torchloom_threadlet.device.steps import BACKWARD, FORWARD, OPTIMIZER, OTHER, DeviceSteps
 from torchloom_threadlet.ipc import COMPUTE
 from torchloom_threadlet.trainer.phases import Phases
@@ -224,6 +227,21 @@ def test_rates_follow_from_the_time_of_a_step(monkeypatch, caplog):
     monkeypatch.setenv("TORCHLOOM_PEAK_FLOPS", "fast")
     SampleBuffer()
     assert "need FLOP/s, such as 989e12, was 'fast': ignored" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "cuda", "uuid"),
+    [
+        ("NVIDIA H100 80GB HBM3", "13.0", "GPU-00000001-d9cf"),
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", "13.0", ""),
+        ("AMD Instinct MI300X", None, ""),
+    ],
+)
+def test_only_a_whole_card_of_nvidia_is_named_by_its_uuid(name, cuda, uuid, monkeypatch):
+    card = SimpleNamespace(name=name, uuid="00000001-d9cf")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: card)
+    monkeypatch.setattr(torch.version, "cuda", cuda)
+    assert CudaDevice(torch.device("cuda:1")).uuid == uuid
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,8 @@ class NvmlCollector:
             device = visible_device(environment, pynvml.nvmlDeviceGetCount())
             return None if device is None else cls(pynvml, device)
         except UnknownGpuError as error:
-            _log_once(f"no GPU is measured until the trainer has a tensor on one: {error}")
+            until = "the loom gets a metric, a model or an optimizer on one"
+            _log_once(f"no GPU is measured until {until}: {error}")
             return None
         except (pynvml.NVMLError_LibraryNotFound, pynvml.NVMLError_DriverNotLoaded):
             return None
