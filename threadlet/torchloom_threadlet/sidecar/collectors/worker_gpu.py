@@ -79,18 +79,16 @@ def visible_device(environment: Mapping[str, str], count: int | None = None) -> 
     Raises UnknownGpuError.
     """
     entries = environment.get(VISIBLE)
+    visible, shown = [], count
     if entries is not None:  # CUDA ignores what follows an invalid entry
         visible = list(takewhile(_is_device, map(str.strip, entries.split(","))))
-    elif count is not None:
-        visible = [str(index) for index in range(count)]
-    else:
-        return str(_local_rank(environment))
-    at = _local_rank(environment) if len(visible) > 1 else 0
-    if not visible:
+        shown = len(visible)
+    if shown == 0:
         return None
-    if at >= len(visible):
-        raise UnknownGpuError(f"need a local rank below {len(visible)}, was {at}")
-    device = visible[at]
+    at = 0 if shown == 1 else _local_rank(environment)
+    if shown is not None and at >= shown:
+        raise UnknownGpuError(f"need a local rank below {shown}, was {at}")
+    device = visible[at] if visible else str(at)
     if count is not None and device.isdecimal() and not _number(device) < count:
         raise UnknownGpuError(f"{VISIBLE}: need a number below {count}, was {device[:20]}")
     return device
