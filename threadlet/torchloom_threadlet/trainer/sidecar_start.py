@@ -41,8 +41,10 @@ try:
     from importlib import import_module
     main = import_module(module + ".__main__").main
 except Exception as error:
-    print(f"{type(error).__name__}: {error}", flush=True)
-    os._exit(1)
+    try:
+        print(f"{type(error).__name__}: {error}", flush=True)
+    finally:  # also if the trainer has ended, and nobody reads
+        os._exit(1)
 os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 main()
 """
