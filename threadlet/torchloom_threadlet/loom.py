@@ -149,7 +149,11 @@ class Loom(LoomFunctions):
             self._complain(error)
             self._ask(self.adapter.close)  # it may not vote as often as other ranks
         try:
-            row = self._device.row(metrics, worker.linked)
+            is_late = on_device is not None or self._device.not_there
+            for value in metrics.values():
+                if type(value) is not float:
+                    is_late = True
+            row = self._device.row(metrics, worker.linked) if is_late else metrics
             threads = self._threads
             if _thread() != threads.stepper:
                 threads.look()

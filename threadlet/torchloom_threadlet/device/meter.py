@@ -23,20 +23,21 @@ class DeviceMeter:
     """The measurement of one process.
 
     ``steps``: those on the GPU; None as long as no tensor on one was seen.
+    ``not_there``: models and optimizers that may still move to one, until the step ends.
     """
 
     def __init__(self, samples: SampleBuffer, phases: Phases) -> None:
         self.steps: DeviceSteps | None = None
         self._samples, self._phases = samples, phases
         self._measured: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._not_there: list[Any] = []
+        self.not_there: list[Any] = []
         self._undo: list[Callable[[], object]] = []
         self._is_closed = False
 
     def measure(self, part: Any) -> None:
         """Measure a model or an optimizer, once, if it is on a GPU by the next step."""
         if not self._measure(part) and not self._is_closed:
-            self._not_there.append(part)
+            self.not_there.append(part)
 
     def _measure(self, part: Any) -> bool:
         """Return whether it is on a GPU."""
@@ -58,9 +59,9 @@ class DeviceMeter:
 
         Numbers that the GPU computes come later, if a sidecar is linked, which gets them.
         """
-        while self._not_there:
+        while self.not_there:
             with contextlib.suppress(Exception):  # of a part of the user's own
-                self._measure(self._not_there.pop())
+                self._measure(self.not_there.pop())
         on_gpu = None
         for name, value in metrics.items():
             if type(value) is not float:
