@@ -13,10 +13,12 @@ from tests.checkpoint.states import save, trained
 from torchloom_core.checkpoints.layout import Piece
 from torchloom_core.checkpoints.storage import LocalFolder
 from torchloom_core.checkpoints.stored import Checkpoint
+from torchloom_threadlet.checkpoint import device_copy
 from torchloom_threadlet.checkpoint.copying import Copy
 from torchloom_threadlet.checkpoint.dcp_reader import CheckpointReader
 from torchloom_threadlet.checkpoint.device_copy import SideStreams
 from torchloom_threadlet.checkpoint.pieces import Replica, own_pieces
+from torchloom_threadlet.checkpoint.saver import Saver
 from torchloom_threadlet.checkpoint.slots import Slots
 from torchloom_threadlet.checkpoint.state import TrainingState
 
@@ -35,8 +37,7 @@ class FakeCuda:
     def Stream(self, _):
         return self.side
 
-    def Event(self, blocking):
-        assert blocking, "need an event that does not spin"
+    def Event(self):
         return FakeEvent()
 
     def current_stream(self, _=None):
@@ -157,10 +158,32 @@ def test_forward_waits_for_buffers_and_the_optimizer_for_weights_on_the_gpu_alon
 
 
 def test_a_weight_that_changes_before_the_optimizers_hook_makes_the_copy_worthless():
-    _, _, weight, _, _, copied = begun()
+    cuda, _, weight, _, _, copied = begun()
     weight.change(10.0)
+    cuda.side.run()
     copied.wait()
     assert copied.torn == "weight"
+
+
+def test_a_copy_that_the_gpu_never_makes_is_given_up(monkeypatch):
+    monkeypatch.setattr(device_copy, "_MOST_S", 0.01)
+    *_, copied = begun()
+    with pytest.raises(TimeoutError):
+        copied.wait()
+
+
+@pytest.mark.parametrize("is_hooked", [True, False])
+def test_a_copy_is_dropped_if_a_step_followed_that_called_no_optimizers_hook(is_hooked):
+    cuda, *_, copied = begun()
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(()))])
+    saver = Saver(SimpleNamespace(steppers=[optimizer]), None, ())
+    saver.hold_optimizers(lambda: None)
+    copied.slot, saver._copy, saver._order = 0, copied, object()
+    if is_hooked:
+        optimizer.step()
+    saver.at_boundary()
+    cuda.side.run()
+    assert ("as in a CUDA graph" in saver.finish()) != is_hooked
 
 
 def test_the_recording_of_a_graph_is_not_disturbed():

@@ -121,6 +121,19 @@ def test_the_waiting_stream_waits_for_the_coding_stream():
     assert tensor == 1
 
 
+def test_without_page_locked_memory_other_memory_is_used(monkeypatch):
+    empty = torch.empty
+
+    def none_to_lock(*shape, pin_memory=False, **options):
+        if pin_memory:
+            raise RuntimeError("out of memory")
+        return empty(*shape, **options)
+
+    monkeypatch.setattr(torch, "empty", none_to_lock)
+    memory = Accelerator.host_memory(None, torch.zeros(2, 3))
+    assert (memory.shape, memory.is_pinned()) == ((2, 3), False)
+
+
 class Aborted(SlowPeers):
     def errored(self):
         return RuntimeError("aborted")

@@ -1,5 +1,6 @@
 """Time by phase and metrics that a device computes, read without waiting for it."""
 
+import multiprocessing
 import threading
 import time
 from types import SimpleNamespace
@@ -132,6 +133,26 @@ def test_a_process_ends_while_another_of_its_threads_hangs_in_the_driver(device,
     steps.close(0.01)
     ends.set()
     thread.join()
+
+
+@pytest.mark.integration
+def test_a_forked_child_measures_nothing_and_waits_for_no_lock(device, steps):
+    holds, ends = threading.Event(), threading.Event()
+
+    def hold():
+        with steps._lock:
+            holds.set()
+            ends.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    holds.wait()
+    child = multiprocessing.get_context("fork").Process(target=step, args=(device, steps))
+    child.start()
+    child.join(20)
+    ends.set()
+    thread.join()
+    assert child.exitcode == 0
 
 
 def test_a_tensor_that_cannot_be_copied_costs_that_metric_alone(device, steps):

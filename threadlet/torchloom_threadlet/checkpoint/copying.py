@@ -3,7 +3,7 @@
 Weights and optimizer states stand still from one optimizer step to the next. Those on a GPU are
 copied on a side stream, for which the next step of the optimizer waits on the GPU; those of the
 host in a thread, for which it waits in a hook. A tensor that changed meanwhile all the same, which
-torch counts, makes the copy worthless: it is dropped.
+torch counts unless it is made through ``.data``, makes the copy worthless: it is dropped.
 """
 
 import threading
@@ -65,6 +65,11 @@ class Copy:
     def is_over(self) -> bool:
         """Whether all has been copied."""
         return not self._thread.is_alive() and all(copy.is_over for copy in self._device_copies)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether nothing is left for which the GPU has to wait."""
+        return not self._of_device
 
     def hold(self) -> bool:
         """Let the optimizer change what has been copied only; return whether all has been.

@@ -1,10 +1,13 @@
 """Copies of a GPU's tensors on a stream of their own: work on the GPU waits, the host does not."""
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+
+_MOST_S, _LOOK_S = 600.0, 0.001
 
 Pair = tuple[Tensor, Tensor]
 """Where a tensor is copied to, and the tensor."""
@@ -30,7 +33,7 @@ class SideStream:
         if at_once:
             compute.wait_stream(self._stream)
         self._enqueue(steady)
-        over = cuda.Event(blocking=True)
+        over = cuda.Event()
         over.record(self._stream)
         return DeviceCopy(self._device, cuda, over, (at_once, steady))
 
@@ -56,8 +59,15 @@ class DeviceCopy:
         self._cuda.current_stream(self._device).wait_event(self._over)
 
     def wait(self) -> None:
-        """Wait on the host until all has been copied."""
-        self._over.synchronize()
+        """Wait on the host until all has been copied.
+
+        Raises TimeoutError after ten minutes, as for a GPU that hangs.
+        """
+        deadline_s = time.monotonic() + _MOST_S
+        while not self.is_over:
+            if time.monotonic() > deadline_s:
+                raise TimeoutError(f"the GPU has not copied it within {_MOST_S:.0f} s")
+            time.sleep(_LOOK_S)
 
 
 class SideStreams:

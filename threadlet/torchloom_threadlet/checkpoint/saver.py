@@ -83,7 +83,7 @@ class Saver:
         self._order: Order | None = None
         self._is_torn = False
         self._streams = SideStreams()
-        self._is_stepping = self._has_stepped = False
+        self._is_stepping = self._has_stepped = self._is_passed = False
         self._limit = Limit(bytes_per_s=0.0)
         self.blocked_s = self.longest_wait_s = 0.0
 
@@ -164,7 +164,8 @@ class Saver:
         )
         # An optimizer that a CUDA graph replays calls no hook.
         is_hooked = part.device is None or self._has_stepped
-        may_lag = self._state.steppers and is_hooked and not self._is_torn
+        may_lag = self._state.steppers and is_hooked and not (self._is_torn or self._is_passed)
+        self._is_passed = False
         steady = part.steady if may_lag else set()
         self._copy = Copy(slots, slot, part.pieces, steady, self._streams)
         self._busy[slot] = set(order.tiers)
@@ -172,7 +173,12 @@ class Saver:
         self.longest_wait_s = max(self.longest_wait_s, self.blocked_s)
 
     def at_boundary(self) -> None:
-        """Note the end of a step: whether an optimizer's hook was called in it."""
+        """Note the end of a step: whether an optimizer's hook was called in it.
+
+        If not, a CUDA graph may have replayed the optimizer while its weights were being copied.
+        """
+        if self._copy is not None and not self._copy.is_held and not self._is_stepping:
+            self._is_passed = True
         self._has_stepped, self._is_stepping = self._is_stepping, False
 
     def hold_optimizers(self, finish: Callable[[], None]) -> None:
@@ -211,6 +217,12 @@ class Saver:
             self._busy.pop(copy.slot, None)
             return str(error)
         self._add_wait(time.monotonic() - begun_s)
+        if self._is_passed:
+            self._busy.pop(copy.slot, None)
+            return (
+                "a step followed in which no optimizer called its hook, as in a CUDA graph; the "
+                "next one is copied before training goes on"
+            )
         if copy.torn:
             self._busy.pop(copy.slot, None)
             self._is_torn = True

@@ -37,7 +37,7 @@ from torchloom_threadlet.compression.collectives import (
 from torchloom_threadlet.compression.figures import Cost, Entry, Figures, Late, Meter, Overlap
 from torchloom_threadlet.compression.modes import MODES, NONE, make_codecs, refusal
 from torchloom_threadlet.compression.ordered import OrderedProcessGroup
-from torchloom_threadlet.compression.staging import Accelerator, DeviceWay, StagedWay
+from torchloom_threadlet.compression.staging import Accelerator, DeviceWay, StagedWay, answer_to
 from torchloom_threadlet.compression.work import CompressedWork, Lane
 
 _PLAIN = Plain()
@@ -306,12 +306,12 @@ class CompressedProcessGroup(OrderedProcessGroup):
         """Issue a collective; return its work, and the tensor of its answer."""
         if isinstance(collective, Exchange):
             rows = collective.rows
-            answer = rows.new_empty(rows.shape, pin_memory=rows.is_pinned())
+            answer = answer_to(rows, rows.shape)
             opts = AllToAllOptions()
             return self._pg.alltoall_base(answer, rows, [], [], opts), answer
         if isinstance(collective, Gather):
             row = collective.row
-            answer = row.new_empty((ranks, row.numel()), pin_memory=row.is_pinned())
+            answer = answer_to(row, (ranks, row.numel()))
             into = [list(answer.unbind())]
             return self._pg.allgather(into, [row], AllgatherOptions()), answer
         return self._pg.allreduce([collective.tensor], AllreduceOptions()), collective.tensor

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchloom_threadlet.cleaning import error_line, warn_once
 from torchloom_threadlet.compression.collectives import (
     Collective,
     Direct,
@@ -62,8 +63,29 @@ class Accelerator:
         into.copy_(source, non_blocking=True)
 
     def host_memory(self, like: Tensor) -> Tensor:
-        """Return page-locked memory; torch keeps it, and reuses it once its copies have ended."""
-        return torch.empty(like.shape, dtype=like.dtype, device="cpu", pin_memory=True)
+        """Return the host's memory for a tensor of the device."""
+        return _page_locked(like.shape, like.dtype)
+
+
+def answer_to(sent: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Return memory for the answer to what is sent, of the same kind and type."""
+    if sent.is_pinned():
+        return _page_locked(shape, sent.dtype)
+    return sent.new_empty(shape)
+
+
+def _page_locked(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Return page-locked memory; torch keeps it, and reuses it once its copies have ended.
+
+    If there is none, other memory, with one warning.
+    """
+    try:
+        return torch.empty(shape, dtype=dtype, device="cpu", pin_memory=True)
+    except RuntimeError as error:
+        warn_once(
+            "page-locked memory", f"there is none, so copies take longer: {error_line(error)}"
+        )
+        return torch.empty(shape, dtype=dtype, device="cpu")
 
 
 class DeviceWay:

@@ -6,10 +6,13 @@ if the device hangs, and would end the capture of a CUDA graph.
 """
 
 import logging
+import os
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -62,6 +65,8 @@ class DeviceSteps:
         self._in_flight: deque[_Step] = deque()
         # Reentrant: a user's signal handler may step during a step.
         self._lock = threading.RLock()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=partial(_forget, weakref.ref(self)))
 
     def begin(self, what: str) -> None:
         """Record that a wait for other ranks begins, in whichever thread."""
@@ -275,6 +280,12 @@ class DeviceSteps:
             self._give_up()
             _logger.warning("nothing is measured on the GPU any more: %s", error_line(error))
             return None
+
+
+def _forget(reference: "weakref.ref[DeviceSteps]") -> None:
+    """Measure nothing in a forked child, where another thread's lock would stay locked."""
+    if (steps := reference()) is not None:
+        steps._lock, steps._is_off = threading.RLock(), True
 
 
 def _is_on_device(value: Any) -> bool:
