@@ -8,7 +8,6 @@ import argparse
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -40,6 +39,9 @@ SECTIONS = {
 _COMPILING = {"step_overhead", "coding"}
 """The sections that need a C compiler on a GPU."""
 
+_SAVING = {"checkpoint_stall"}
+"""The sections whose temporary files are in the working directory: others may be in memory."""
+
 _SLOWER = 4
 """What only tries the script may have to share the cores."""
 
@@ -64,33 +66,28 @@ class Outcome:
     seconds: float = 0.0
 
 
-def run(section: str, device: str, limit_s: float) -> Outcome:
-    """Run a section in a process of its own, so that none harms another."""
+def command_of(section: str, device: str) -> list[str]:
+    """Return the command that runs a section."""
+    return [sys.executable, "-m", f"experiments.gpu.{section}", device]
+
+
+def run(section: str, device: str, limit_s: float, signals: Sequence[signal.Signals]) -> Outcome:
+    """Run a section in a process of its own, so that none harms another; a signal ends it."""
+    from experiments.gpu.section_process import run_to_end
+
     before = filter(None, [os.environ.get("PYTHONPATH")])
     path = os.pathsep.join([str(ROOT), str(ROOT / "threadlet"), *before])
+    files = Path.cwd() if section in _SAVING else None
     began_s = time.perf_counter()
-    process = subprocess.Popen(
-        [sys.executable, "-m", f"experiments.gpu.{section}", device],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=os.environ | {"PYTHONPATH": path},
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    )
-    problem = ""
     try:
-        printed, lines = process.communicate(timeout=limit_s)
-        if process.returncode:
-            problem = f"status {process.returncode}: {' '.join(lines.splitlines()[-1:])}"
-    except subprocess.TimeoutExpired:
-        problem = f"ended after {limit_s:g} s"
-        os.killpg(process.pid, signal.SIGKILL)
-        printed, lines = process.communicate()
-    outcome = outcome_of(printed)
-    outcome.failed += filter(None, [problem])
+        ended = run_to_end(command_of(section, device), path, limit_s, signals, files)
+    except OSError as error:
+        return Outcome(failed=[f"could not be started: {error}"])
+    outcome = outcome_of(ended.printed)
+    if ended.problem:
+        outcome.failed.append(": ".join([ended.problem, *ended.lines.splitlines()[-1:]]))
     if outcome.failed:
-        sys.stderr.write(lines)
+        sys.stderr.write(ended.lines)
     outcome.seconds = round(time.perf_counter() - began_s, 1)
     return outcome
 
@@ -196,8 +193,28 @@ def save(outcomes: dict[str, Outcome], described: dict[str, Any], path: Path) ->
     path.write_text(json.dumps(found, indent=1) + "\n")
 
 
+def measure(
+    sections: Sequence[str], device: str, signals: Sequence[signal.Signals]
+) -> dict[str, Outcome]:
+    """Run the sections in turn until there is a signal, and print what each has to say."""
+    outcomes = {}
+    slower = _SLOWER if device == "cpu" else 1
+    for name in sections:
+        if signals:
+            break
+        print(f"{name} ...", flush=True)
+        outcomes[name] = outcome = run(name, device, SECTIONS[name] * slower, signals)
+        for label in ("skipped", "failed", "notes"):
+            for text in getattr(outcome, label):
+                print(f"  {label}: {text}" if label != "notes" else f"  {text}")
+    return outcomes
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the sections; return 1 if one failed, or on a GPU exceeded a limit."""
+    """Run the sections.
+
+    Return 1 if one failed, or on a GPU exceeded a limit; 128 and a signal's number if it ended it.
+    """
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cpu", action="store_true", help="only try the script, in small")
     parser.add_argument("--only", action="append", choices=SECTIONS, help="repeatable; else all")
@@ -226,22 +243,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(
             f"On the CPU, in small, since {why}: this tries the script; its figures mean nothing."
         )
+    from experiments.gpu.section_process import noted_signals
+
     described = machine(device)
-    outcomes = {}
-    for name in sections:
-        print(f"{name} ...", flush=True)
-        outcomes[name] = outcome = run(name, device, SECTIONS[name] * (_SLOWER if why else 1))
-        for label in ("skipped", "failed", "notes"):
-            for text in getattr(outcome, label):
-                print(f"  {label}: {text}" if label != "notes" else f"  {text}")
-    figures = [figure for outcome in outcomes.values() for figure in outcome.figures]
-    failed = any(outcome.failed for outcome in outcomes.values())
-    if results:
-        failed |= not is_written(results, lambda path: save(outcomes, described, path))
-    show(figures, described, judged=not why)
-    limited = [figure for figure in figures if figure.limit]
-    if plot:
-        failed |= not is_written(plot, lambda path: save_plot(limited, path))
+    with noted_signals() as signals:
+        outcomes = measure(sections, device, signals)
+        figures = [figure for outcome in outcomes.values() for figure in outcome.figures]
+        if signals:
+            print(f"Ended by {signals[0].name}; nothing is written.")
+            if figures:
+                show(figures, described, judged=not why)
+            return 128 + signals[0]
+        failed = any(outcome.failed for outcome in outcomes.values())
+        if results:
+            failed |= not is_written(results, lambda path: save(outcomes, described, path))
+        show(figures, described, judged=not why)
+        limited = [figure for figure in figures if figure.limit]
+        if plot:
+            failed |= not is_written(plot, lambda path: save_plot(limited, path))
     if failed:
         return 1
     return int(device == "cuda" and any(figure.met is False for figure in figures))

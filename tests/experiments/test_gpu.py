@@ -4,12 +4,14 @@ import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 
+import psutil
 import pytest
 import torch
 
 from experiments.bench.figure import Figure
-from experiments.gpu import needed, run, section
+from experiments.gpu import needed, run, section, section_process
 
 FIGURES = [
     *("step_5ms", "step_compiled"),
@@ -127,6 +129,36 @@ def test_a_line_of_another_form_fails_its_section_and_loses_no_other_line(line):
     assert [text.startswith("need a whole line with a ") for text in outcome.failed] == [True]
     assert outcome.skipped == ["no GPU"]
     assert not outcome.figures
+
+
+@pytest.mark.integration
+def test_a_section_ends_at_its_limit_with_all_that_it_started_and_its_files(tmp_path, monkeypatch):
+    monkeypatch.setattr(section_process, "_GRACE_S", 0.2)
+    script = "trap '' TERM; setsid sleep 60 & echo $! $PWD $TMPDIR; touch left; sleep 60"
+    ended = section_process.run_to_end(["sh", "-c", script], "", 1.0, [], tmp_path)
+    child, *folders = ended.printed.split()
+    assert ended.problem == "ended after 1 s"
+    assert not psutil.pid_exists(int(child)) or psutil.Process(int(child)).status() == "zombie"
+    assert [Path(folder).parent for folder in folders] == [tmp_path, tmp_path]
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.integration
+def test_ctrl_c_ends_the_section_and_the_script_which_shows_its_figures_and_writes_nothing(
+    tmp_path, monkeypatch, capsys
+):
+    figure = {"name": "n", "what": "w", "limit": 1.0, "bound": "at most", "ratios": [0.5]}
+    line, child = json.dumps({"figure": figure}), tmp_path / "child"
+    script = f"echo '{line}'; echo $$ > {child}; kill -INT $PPID; exec sleep 60"
+    monkeypatch.setattr(run, "command_of", lambda *_: ["sh", "-c", script])
+    found = tmp_path / "found.json"
+    assert run.main(["--cpu", "--only", "coding", "--only", "nccl", "--json", str(found)]) == 130
+    printed = capsys.readouterr().out
+    assert "Ended by SIGINT; nothing is written." in printed
+    assert "at most 1" in printed
+    assert "nccl ..." not in printed
+    assert not psutil.pid_exists(int(child.read_text()))
+    assert not found.exists()
 
 
 def report_of(tmp_path, *words):
