@@ -44,7 +44,9 @@ def test_a_page_with_a_viewers_credentials_says_that_it_may_only_read(run, new_t
     dashboard.end()
 
 
-def test_behind_a_proxy_the_role_of_each_person_counts(run, new_tab):
+def test_behind_a_proxy_the_role_of_each_person_counts(run, chromium, new_tab):
+    if int(chromium.version.partition(".")[0]) < 151:
+        pytest.skip("a Chromium before 151 sends no headers of a proxy with a WebSocket")
     (run.folder / "secret").write_text(SECRET)
     plain = run.config.read_text()
     run.config.write_text(plain + SIGN_ON)
