@@ -117,7 +117,10 @@ async def test_a_process_with_a_taken_name_logs_that_its_rank_is_not_set(
     await weaver.admit()
     (tmp_path / "enrolled").touch()
     errors = tmp_path / "err"
-    await weaver.until(lambda: "no rank is set" in errors.read_text())
+    try:
+        await weaver.until(lambda: "no rank is set" in errors.read_text())
+    except TimeoutError:
+        pytest.fail(f"need the line, {len(weaver.joined_on)} joined: {errors.read_text()!r}")
     (tmp_path / "over").touch()
     assert await ended(process) == 0
     (line,) = errors.read_text().splitlines()
