@@ -1,5 +1,8 @@
 """Frameworks' adapters measure the model that the framework calls, here on a GPU that is a fake."""
 
+import os
+from unittest import mock
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -57,7 +60,8 @@ def gpu(monkeypatch, tmp_path):
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("LOCAL_RANK", "0")
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield gpu
+    with mock.patch.dict(os.environ):  # frameworks set ranks in it
+        yield gpu
     dist.destroy_process_group()
 
 
