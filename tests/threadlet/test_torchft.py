@@ -38,10 +38,11 @@ QUIET = {"RUST_LOG": "error", "OMP_NUM_THREADS": "1", "TORCHLOOM_HEARTBEAT_S": "
 class Group:
     """One replica group, running the digits trainer."""
 
-    def __init__(self, folder, name, lighthouse, environment):
+    def __init__(self, folder, name, lighthouse, peer_timeout_s, environment):
         self._folder = folder
         self._name = name
         arguments = ["--steps", STEPS, "--lighthouse", lighthouse, "--group", name]
+        arguments += ["--peer-timeout-s", peer_timeout_s]
         for option, ending in (("log", "jsonl"), ("result", "json"), ("checkpoint", "pt")):
             arguments += [f"--{option}", folder / f"{name}.{ending}"]
         with (folder / f"{name}.err").open("w") as errors:
@@ -86,9 +87,9 @@ def lighthouse():
 def start_group(tmp_path, join_file, lighthouse, end_with_sidecars):
     groups = []
 
-    def start(name, **environment):
+    def start(name, peer_timeout_s=5.0, **environment):
         environment = {"TORCHLOOM_JOIN": str(join_file)} | environment
-        groups.append(Group(tmp_path, name, lighthouse, environment))
+        groups.append(Group(tmp_path, name, lighthouse, peer_timeout_s, environment))
         return groups[-1]
 
     yield start
@@ -131,8 +132,8 @@ async def end_run(weaver, *hellos):
 
 
 async def test_a_group_migrates_to_a_standby_without_a_failed_step(weaver, start_group):
-    started = [start_group("g0"), start_group("g1")]
-    standby = start_group("g2", TORCHLOOM_ROLE="standby")
+    started = [start_group(name, DEADLINE_S) for name in ("g0", "g1")]
+    standby = start_group("g2", DEADLINE_S, TORCHLOOM_ROLE="standby")
     hellos = {name: await weaver.admit(f"{name}-0") for name in ("g0", "g1", "g2")}
     assert hellos["g2"].state == "standby"
     for name in ("g0", "g1"):

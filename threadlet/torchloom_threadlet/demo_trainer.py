@@ -105,7 +105,7 @@ def main() -> None:
     loom = attach(  # torchLoom 2: a standby waits here, or in 3
         group=options.group, held=True, **looks
     )
-    gloo = ProcessGroupGloo(timeout=timedelta(seconds=5))
+    gloo = ProcessGroupGloo(timeout=timedelta(seconds=options.peer_timeout_s))
     link = ThrottledProcessGroup(gloo) if options.link_rate else None
     pg = CompressedProcessGroup(link or gloo, parameters=model.parameters())  # registers a knob
     manager = Manager(
@@ -204,6 +204,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--link-rate", type=Path, help="file with the simulated link rate, bytes/s")
     parser.add_argument("--checkpoint", type=Path, default=Path("digits.pt"))
     parser.add_argument("--linger-s", type=float, default=2.0)
+    parser.add_argument(
+        "--peer-timeout-s", type=float, default=5.0, help="gloo's, for a silent peer"
+    )
     return parser.parse_args()
 
 
