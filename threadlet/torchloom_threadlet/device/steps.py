@@ -12,7 +12,6 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
-from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -65,8 +64,7 @@ class DeviceSteps:
         self._in_flight: deque[_Step] = deque()
         # Reentrant: a user's signal handler may step during a step.
         self._lock = threading.RLock()
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=partial(_forget, weakref.ref(self)))
+        _measuring.add(self)
 
     def begin(self, what: str) -> None:
         """Record that a wait for other ranks begins, in whichever thread."""
@@ -282,10 +280,17 @@ class DeviceSteps:
             return None
 
 
-def _forget(reference: "weakref.ref[DeviceSteps]") -> None:
+_measuring: weakref.WeakSet[DeviceSteps] = weakref.WeakSet()
+
+
+def _stop_in_child() -> None:
     """Measure nothing in a forked child, where another thread's lock would stay locked."""
-    if (steps := reference()) is not None:
+    for steps in list(_measuring):
         steps._lock, steps._is_off = threading.RLock(), True
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_stop_in_child)
 
 
 def _is_on_device(value: Any) -> bool:
