@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 
 from torchloom_core.floor.errors import ConfigError, LighthouseError
+from torchloom_core.floor.first_done import end_all
 from torchloom_core.floor.plain_text import RateLimitedLog
 from torchloom_core.floor.serving_since import Address, since_ns
 from torchloom_core.floor.tls import NO_TLS, Renewal, TlsFiles, client_context, fault_of
@@ -87,6 +88,7 @@ class Relay:
         async with AsyncExitStack() as stack:
             for one in found:
                 await stack.enter_async_context(await asyncio.start_server(self._take, sock=one))
+            stack.push_async_callback(self._cut)
             ready(url_of(found[0]))
             await self._watch()
 
@@ -99,14 +101,16 @@ class Relay:
                 dict(zip(self._places, answers, strict=True)), time.monotonic()
             ):
                 _log.warning("the lighthouse that serves is %s:%d", *self._choice.place or ())
-                for task in self._open:
-                    task.cancel()
+                await self._cut()
             self._look_now.clear()
             await asyncio.sleep(_REST_S)
             with suppress(TimeoutError):
                 # Not all hosts at once.
                 async with asyncio.timeout(_LOOK_S * random.uniform(0.5, 1.0)):
                     await self._look_now.wait()
+
+    async def _cut(self) -> None:
+        await end_all(*self._open)
 
     async def _since_ns(self, place: Address) -> int | None:
         where = "the lighthouse at {}:{}".format(*place)
