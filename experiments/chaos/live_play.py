@@ -21,6 +21,7 @@ from experiments.chaos.person import Requester
 from experiments.chaos.processes import POLL_S, START_S, Place, strike
 from torchloom_core.cli.options import Connection
 from torchloom_core.floor.errors import TorchloomError
+from torchloom_core.floor.first_done import end_all
 
 _SHOW_EVERY_S = 0.1
 
@@ -63,9 +64,7 @@ class LivePlay:
         return all(host.ready for host in self._hosts)
 
     async def _cancel_all(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end_all(*self._tasks)
 
     async def _until(self, what: Callable[[], bool], limit_s: float, name: str) -> None:
         end = time.monotonic() + limit_s

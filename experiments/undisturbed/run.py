@@ -32,6 +32,7 @@ from scipy import stats
 from experiments.bench.machine import describe
 from experiments.dashboard_scale.run import Dashboard, Page, Talkers, change
 from experiments.many_workers.run import Person, Weaver, give_up, until
+from torchloom_core.floor.first_done import end_all
 
 HERE = Path(__file__).parent
 SETTLE_S = 1.0
@@ -149,9 +150,7 @@ def crowd(dashboard: Dashboard) -> With:
         sockets = [await dashboard.connect() for _ in range(PAGES - 1)]
         tasks = [asyncio.create_task(Page(socket).listen()) for socket in sockets[1:]]
         yield
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_all(*tasks)
         for socket in sockets[1:]:
             await socket.close()
         sockets[0].transport.abort()

@@ -10,6 +10,7 @@ from tests.dashboard.records import since
 from tests.recorded_epoch import record_epoch
 from tests.waiting import eventually
 from torchloom_core.floor.errors import StateError
+from torchloom_core.floor.first_done import end_all
 from torchloom_core.live.dashboard.board import STATES
 from torchloom_core.live.dashboard.run_state import RecordedRun
 from torchloom_core.live.fleet.time_accounting import KINDS
@@ -23,8 +24,7 @@ async def read(root):
         if reading.done():
             reading.result()
     finally:
-        reading.cancel()
-        await asyncio.gather(reading, return_exceptions=True)
+        await end_all(reading)
     return past
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from experiments.lighthouse.calls import Calls
 from tests.waiting import eventually, until
+from torchloom_core.floor.first_done import end_all
 from torchloom_core.live.lighthouse.relay import Choice, Relay
 from torchloom_core.live.transport.ports import lasting_port
 
@@ -78,5 +79,4 @@ async def test_managers_reach_another_lighthouse_at_the_same_address(tmp_path, s
 
     await eventually(is_another)
     await calls.close()
-    serving.cancel()
-    await asyncio.gather(serving, return_exceptions=True)
+    await end_all(serving)

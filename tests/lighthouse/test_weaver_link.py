@@ -5,6 +5,7 @@ import asyncio
 import nats.errors
 
 from tests.waiting import eventually
+from torchloom_core.floor.first_done import end_all
 from torchloom_core.live.lighthouse import weaver_link
 from torchloom_core.live.lighthouse.weaver_link import WeaverLink
 
@@ -37,5 +38,4 @@ async def test_a_connection_lost_before_its_first_message_is_made_again(monkeypa
     link = asyncio.create_task(made_link.run())
     await eventually(lambda: len(made) > 2)
     assert not link.done()
-    link.cancel()
-    await asyncio.gather(link, return_exceptions=True)
+    await end_all(link)

@@ -12,6 +12,7 @@ import pytest
 
 from tests.deadlines import DEADLINE_S
 from tests.waiting import eventually, soon
+from torchloom_core.floor.first_done import end_all
 from torchloom_core.wire.links import MAX_PROBE_BYTES, MIN_PROBE_BYTES, ProbeAddress
 from torchloom_core.wire.messages import Hello
 from torchloom_core.wire.operations import Probe
@@ -56,8 +57,7 @@ async def opened():
     await soon(is_open.wait())
     yield Open(at, task)
     assert not task.done()
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    await end_all(task)
 
 
 async def closed(peer):

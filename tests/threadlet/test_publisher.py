@@ -11,6 +11,7 @@ import pytest
 from tests.deadlines import DEADLINE_S
 from tests.settled import settle
 from tests.waiting import eventually
+from torchloom_core.floor.first_done import end_all
 from torchloom_core.wire import subjects
 from torchloom_core.wire.codec import MAX_REPORT_BYTES, decode_event, encode
 from torchloom_core.wire.commands import Ack
@@ -102,9 +103,7 @@ async def posting():
         return mail
 
     yield start
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    await end_all(*tasks)
 
 
 async def kill(broker):

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchloom_core.floor.errors import SupersededError
+from torchloom_core.floor.first_done import end_all
 from torchloom_core.live.transport.lease import BucketKey, Lease
 
 LEASE_S = 1.5
@@ -124,9 +125,7 @@ def test_never_are_two_sure_whatever_is_late_lost_frozen_or_restarted(seed, dela
         await asyncio.sleep(5.0 + 10 * (LEASE_S + delay_s))
         leaders = [p for p in processes if p.lease.is_held and p.lease.is_sure]
         assert len(leaders) == 1 or delay_s
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_all(*tasks)
         for process in processes:
             await process.lease.give_back()
 
@@ -147,9 +146,7 @@ def test_a_dead_leader_is_replaced_within_a_lease_and_two_looks(seed):
         while not any(p.lease.is_held for p in others):  # noqa: ASYNC110 - to the millisecond
             await asyncio.sleep(0.001)
         assert loop.time() - died_s < LEASE_S + 2 * LEASE_S / 8 + 0.1
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_all(*tasks)
         for process in processes:
             await process.lease.give_back()
 
@@ -217,9 +214,7 @@ async def test_the_bucket_keeps_one_of_several_and_the_loser_is_told_by_its_next
     with pytest.raises(SupersededError):
         await first.sure()
     assert await BucketKey(buses[0]._link, "run").swap(b"x", 0) is None
-    for task in taken:
-        task.cancel()
-    await asyncio.gather(*taken, return_exceptions=True)
+    await end_all(*taken)
     await second.give_back()
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from tests.waiting import eventually
 from torchloom_core.config.services import Standby
+from torchloom_core.floor.first_done import end_all
 from torchloom_core.live.trajectory.layout import epoch_folder
 from torchloom_core.live.transport.owner import Owner
 from torchloom_core.live.transport.record_stream import Piece
@@ -42,9 +43,7 @@ async def copying(connect_bus, tmp_path):
         return copy, tasks[-1]
 
     yield root, folder, follow
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    await end_all(*tasks)
     await sender.finish()
     for follower in followers:
         follower.close()
@@ -58,8 +57,7 @@ async def test_copies_are_the_files_whatever_they_hold_also_after_a_restart_and_
     events.write_bytes(b"a" * 700_000)
     copy, following = await follow("copy")
     await eventually(lambda: contents(copy) == contents(root))
-    following.cancel()
-    await asyncio.gather(following, return_exceptions=True)
+    await end_all(following)
     telemetry.write_bytes(bytes(range(256)) * 2000)
     with events.open("ab") as file:
         file.write(b"b" * 10)
@@ -99,8 +97,7 @@ async def test_a_successor_stores_nothing_before_its_record_is_copied(copying, c
     sending = asyncio.create_task(sender.run())
     await sender.sent()
     assert (await record.last())[0] > before
-    sending.cancel()
-    await asyncio.gather(sending, return_exceptions=True)
+    await end_all(sending)
     await sender.finish()
 
 

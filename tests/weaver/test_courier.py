@@ -13,6 +13,7 @@ from tests.kernel.runs import START_NS
 from tests.waiting import News
 from torchloom_core.floor.clock import SECOND_NS, ManualClock
 from torchloom_core.floor.errors import BrokerError, RefusedByBrokerError
+from torchloom_core.floor.first_done import end_all
 from torchloom_core.live.weaver import courier as courier_module
 from torchloom_core.live.weaver.courier import Courier
 from torchloom_core.wire.commands import FINAL_STATUSES, Command
@@ -84,8 +85,7 @@ async def running(courier):
     try:
         yield task
     finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        await end_all(task)
 
 
 async def test_a_command_is_sent_again_ever_more_rarely(courier, sent_after):

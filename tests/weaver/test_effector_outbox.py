@@ -8,6 +8,7 @@ import pytest
 
 from tests.waiting import eventually, soon
 from torchloom_core.floor.errors import PluginError
+from torchloom_core.floor.first_done import end_all
 from torchloom_core.interface.effector import ActiveEffector
 from torchloom_core.live.weaver import effectors as effectors_module
 from torchloom_core.live.weaver.effectors import EffectorOutbox
@@ -63,8 +64,7 @@ class Outbox(EffectorOutbox):
         try:
             yield
         finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            await end_all(task)
 
     async def deliver(self, *nodes):
         for seq, node in enumerate(nodes, start=1):

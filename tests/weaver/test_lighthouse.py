@@ -17,6 +17,7 @@ from tests.deadlines import DEADLINE_S
 from tests.waiting import eventually, soon
 from torchloom_core.config.loading import parse
 from torchloom_core.floor.errors import LighthouseError, StateError
+from torchloom_core.floor.first_done import end_all
 from torchloom_core.live.kernel.plugins.host import ActivePlugins
 from torchloom_core.live.weaver import lighthouse_process, run
 
@@ -80,8 +81,7 @@ async def group(lighthouse_runs):
     beating = asyncio.create_task(beat(calls))
     answer = await asyncio.wait_for(calls.request("g0:uuid"), DEADLINE_S)
     yield answer
-    beating.cancel()
-    await asyncio.gather(beating, return_exceptions=True)
+    await end_all(beating)
     await calls.close()
 
 
@@ -161,8 +161,7 @@ async def test_a_lighthouse_whose_last_group_ends_with_the_weaver_ends_too(
     stopping = asyncio.create_task(lighthouse_runs.stop())
     await eventually(lambda: signal.SIGUSR1 in sent)
     assert lighthouse_runs.runs
-    beating.cancel()
-    await asyncio.gather(beating, return_exceptions=True)
+    await end_all(beating)
     await calls.close()
     await stopping
     assert not lighthouse_runs.runs
@@ -277,8 +276,7 @@ async def test_a_lighthouse_is_ended_only_once_the_one_that_replaces_it_answers(
         place.is_up = True
         await eventually(lambda: lighthouse_runs.pid != pid or not lighthouse_runs.runs)
     finally:
-        retiring.cancel()
-        await asyncio.gather(retiring, return_exceptions=True)
+        await end_all(retiring)
 
 
 @pytest.mark.parametrize("third", ["", "http://third:1"])
@@ -305,6 +303,5 @@ async def test_a_lighthouse_that_replaces_another_hosts_is_declared_before_it_se
             await eventually(record.exists)
             assert process.url == url
     finally:
-        supervising.cancel()
-        await asyncio.gather(supervising, return_exceptions=True)
+        await end_all(supervising)
         await process.stop_unless_needed()

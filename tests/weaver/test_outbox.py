@@ -9,6 +9,7 @@ from tests.kernel.runs import START_NS
 from tests.waiting import News, soon
 from torchloom_core.floor.clock import SECOND_NS, ManualClock
 from torchloom_core.floor.errors import BrokerError, RefusedByBrokerError
+from torchloom_core.floor.first_done import end_all
 from torchloom_core.live.weaver import outbox as outbox_module
 from torchloom_core.live.weaver.courier import Courier
 from torchloom_core.live.weaver.outbox import AT_KEY, Outbox
@@ -88,8 +89,7 @@ async def running(outbox):
     try:
         yield task
     finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        await end_all(task)
 
 
 def raising(error):

@@ -10,6 +10,7 @@ from tests.small_disk import small_disk
 from tests.trajectory.test_retention import record
 from tests.waiting import until
 from torchloom_core.config.trajectory import Trajectory
+from torchloom_core.floor.first_done import end_all
 from torchloom_core.live.trajectory.layout import part_paths
 from torchloom_core.live.trajectory.tables import events, thinned_telemetry
 from torchloom_core.live.weaver.retention_runner import RetentionRunner
@@ -32,8 +33,7 @@ async def test_a_nearly_full_disk_is_thinned_until_there_is_room(tmp_path):
         running = asyncio.create_task(runner.run())
         has_room = partial(until, lambda: shutil.disk_usage(disk).free >= 5 * MIB)
         await asyncio.to_thread(has_room)
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
+        await end_all(running)
         assert len(thinned_telemetry(root))
         assert part_paths(writer.folder, "telemetry"), "the newest part stays"
         assert len(events(root)) == lines

@@ -16,6 +16,7 @@ from torchloom_core.cli.progress import ReportProgress, progress
 from torchloom_core.cli.standby_task_options import INTERRUPTED
 from torchloom_core.cli.weaver_client import find_weaver, open_client, send
 from torchloom_core.floor.errors import MessageError, RequestError
+from torchloom_core.floor.first_done import end_all
 from torchloom_core.live.trajectory.standby_tasks import Pieces, StandbyTasks
 from torchloom_core.wire import subjects
 from torchloom_core.wire.capabilities import from_json
@@ -160,9 +161,7 @@ class _Follow:
                     f"not finished after {within_s:g} s; it may still run: see torchloom status"
                 ) from None
         finally:
-            for task in requests:
-                task.cancel()
-            await asyncio.gather(*requests, return_exceptions=True)
+            await end_all(*requests)
         if not (self._is_whole or self._interrupted):
             kind = self._seen.kind
             missing = f"some results did not arrive: torchloom {kind} TRAJECTORY shows all recorded"

@@ -15,6 +15,7 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from torchloom_core.floor.first_done import end_all
 from torchloom_core.floor.open_files import allow_files, most_connections
 
 _log = logging.getLogger(__name__)
@@ -97,9 +98,7 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop accepting, and close all connections."""
         tasks = *self._taking, *self._arriving.values()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_all(*tasks)
         await super().shutdown(sockets)
 
     async def _take(self, found: socket.socket) -> None:

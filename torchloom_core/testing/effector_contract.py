@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
+from torchloom_core.floor.first_done import end_all
 from torchloom_core.interface.contract import subscriptions_problem
 from torchloom_core.interface.effector import ActiveEffector, Effector, Event
 from torchloom_core.live.weaver.effectors import EffectorOutbox
@@ -153,6 +154,5 @@ async def _sent(
     try:
         await asyncio.wait_for(outbox.drained(), _PATIENCE_S)
     finally:
-        delivering.cancel()
-        await asyncio.gather(delivering, return_exceptions=True)
+        await end_all(delivering)
     return results

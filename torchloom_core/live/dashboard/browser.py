@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
+from torchloom_core.floor.first_done import end_all
 from torchloom_core.floor.quota import Quota
 from torchloom_core.interface.arrays import Floats
 from torchloom_core.live.dashboard import heatmap
@@ -104,9 +105,7 @@ class Browser:
         try:
             await asyncio.wait({listening, sending}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (listening, sending):
-                task.cancel()
-            await asyncio.gather(listening, sending, return_exceptions=True)
+            await end_all(listening, sending)
             if self._socket.application_state is WebSocketState.CONNECTED:
                 with suppress(TimeoutError, WebSocketDisconnect, RuntimeError, OSError):
                     async with asyncio.timeout(_CLOSE_S):

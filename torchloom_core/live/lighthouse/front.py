@@ -11,6 +11,7 @@ import ssl
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
+from torchloom_core.floor.first_done import end_all
 from torchloom_core.floor.web_server import listener
 
 _PREFACE = b"PRI * HTTP/2.0\r\n"
@@ -71,12 +72,8 @@ class Front:
         try:
             yield
         finally:
-            for task in taking:
-                task.cancel()
-            await asyncio.gather(*taking, return_exceptions=True)
-            for task in self._open:
-                task.cancel()
-            await asyncio.gather(*self._open, return_exceptions=True)
+            await end_all(*taking)
+            await end_all(*self._open)
 
     async def _take(self, found: socket.socket) -> None:
         """Accept connections until cancelled; wait while there is no free file descriptor."""

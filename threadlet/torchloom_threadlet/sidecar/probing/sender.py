@@ -6,6 +6,7 @@ import socket
 import statistics
 import time
 
+from torchloom_core.floor.first_done import end_all
 from torchloom_core.wire.links import Measured, ProbeAddress
 from torchloom_core.wire.operations import Probe
 from torchloom_threadlet.capability import OperationError
@@ -124,8 +125,7 @@ async def _send_burst(peer: socket.socket, size: int) -> Burst:
         return unpacked(await receive(peer, BURST_BYTES), size)
     finally:
         # The receiver has all of it, or has stopped reading.
-        sending.cancel()
-        await asyncio.gather(sending, return_exceptions=True)
+        await end_all(sending)
 
 
 def _measured(taken: list[Burst], latency_s: float, operation: Probe) -> Measured:

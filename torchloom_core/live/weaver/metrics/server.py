@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 
 from torchloom_core.config.monitoring import FAILED_STEPS, Metrics
 from torchloom_core.floor.addresses import address
+from torchloom_core.floor.first_done import end_all
 from torchloom_core.live.weaver.metrics.broker import BrokerMetrics
 from torchloom_core.live.weaver.metrics.counts import RunCounts
 from torchloom_core.live.weaver.metrics.failed_steps import FailedSteps
@@ -56,9 +57,7 @@ async def serving(
     try:
         yield
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_all(*tasks)
 
 
 async def _listen(where: str, registry: CollectorRegistry) -> None:

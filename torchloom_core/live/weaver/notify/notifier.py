@@ -11,6 +11,7 @@ from functools import partial
 
 from torchloom_core.config import notify
 from torchloom_core.floor.errors import ConfigError
+from torchloom_core.floor.first_done import end_all
 from torchloom_core.floor.plain_text import plain_line
 from torchloom_core.interface.foreign import one_line
 from torchloom_core.live.weaver.notify.alarms import Alarm, alarms_of
@@ -146,9 +147,7 @@ async def notifying(
     try:
         yield
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_all(*tasks)
         with suppress(TimeoutError):
             ends = asyncio.gather(*(n.finish() for n in notifiers), return_exceptions=True)
             await asyncio.wait_for(ends, _GOODBYE_S)
