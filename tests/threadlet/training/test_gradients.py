@@ -123,6 +123,31 @@ def test_a_norm_that_is_known_is_not_computed_again():
         torch.testing.assert_close(gradients.grad_norm, expected)
 
 
+@pytest.mark.parametrize("unscales", [False, True])
+def test_a_fused_optimizer_with_a_grad_scaler_is_measured_and_clipped_as_without(unscales):
+    def adamw(parameters):
+        return torch.optim.AdamW(parameters, lr=0.01, fused=True)
+
+    settings = {"clip_norm": 0.5, "noise": 0.1}
+    (model, inner, found), (other, plain, expected) = (build(adamw, **settings) for _ in range(2))
+    scaler = torch.amp.GradScaler("cpu")
+    for overflows in (False, True, False):
+        backward(model, scaler.scale(torch.tensor(float("inf") if overflows else 1.0)))
+        if unscales:
+            scaler.unscale_(inner)
+        scaler.step(inner)
+        scaler.update()
+        if overflows:
+            if not unscales:
+                assert found.update_norm == 0
+            continue
+        backward(other)
+        plain.step()
+        torch.testing.assert_close(found.grad_norm, expected.grad_norm)
+        torch.testing.assert_close(found.update_norm, expected.update_norm)
+        torch.testing.assert_close(model.state_dict(), other.state_dict())
+
+
 def test_noise_is_equal_on_all_ranks_and_differs_between_steps():
     noises = []
     for step in (3, 3, 4):
@@ -191,7 +216,7 @@ def sharded(rank, port, folder):
     noisy = Gradients(torch.optim.SGD(model.parameters(), lr=1.0), step=lambda: 5, noise=0.1)
     model(torch.zeros(4, 6)).sum().backward()
     before = [parameter.grad.full_tensor().clone() for parameter in model.parameters()]
-    noisy._add_noise(model.parameters())
+    noisy._add_noise(None, model.parameters())
     after = [parameter.grad.full_tensor() for parameter in model.parameters()]
     noise = flat(after) - flat(before)
     torch.save((gradients.grad_norm, gradients.update_norm, weights, noise), folder / f"{rank}.pt")

@@ -133,10 +133,12 @@ class Gradients:
             for parameter in group["params"]
             if parameter.grad is not None
         ]
-        norm, self.known_norm = self.known_norm, None
-        if norm is None:
-            norm = get_total_norm([parameter.grad for parameter in parameters])
-        norm = _whole(norm)
+        known, self.known_norm = self.known_norm, None
+        if known is None:
+            norm = _whole(get_total_norm([parameter.grad for parameter in parameters]))
+            norm = norm / _scale(optimizer, norm.device)
+        else:
+            norm = _whole(known)
         is_first, self._is_evaluated = not self._is_evaluated, True
         if is_first:  # of a step whose closure may be called several times
             self.grad_norm, self._measured = norm, []
@@ -149,7 +151,7 @@ class Gradients:
         if self._clip_norm:
             clip_grads_with_norm_(parameters, self._clip_norm, norm)
         if self._noise:
-            self._add_noise(parameters)
+            self._add_noise(optimizer, parameters)
         if is_first and self._measure_update:
             self._keep_weights(parameters)
 
@@ -171,7 +173,7 @@ class Gradients:
         self.update_norm = _whole(get_total_norm(self._before))
         self._measured = []
 
-    def _add_noise(self, parameters: Iterable[Tensor]) -> None:
+    def _add_noise(self, optimizer: Any, parameters: Iterable[Tensor]) -> None:
         step, generators = self._step(), {}
         for parameter in parameters:
             assert parameter.grad is not None
@@ -182,7 +184,7 @@ class Gradients:
                     (self._seed * 1_000_003 + step) * 1_000_003 + shard
                 )
             noise = torch.empty_like(local).normal_(generator=generators[place])
-            local.add_(noise, alpha=self._noise)
+            local.add_(noise.mul_(_scale(optimizer, local.device)), alpha=self._noise)
 
 
 class ManagedOptimizers:
@@ -240,6 +242,14 @@ def _on_host(norm: float) -> Tensor:
 def _whole(norm: Tensor) -> Tensor:
     """Return a norm as a plain tensor: that of shards over all their ranks."""
     return norm.full_tensor() if isinstance(norm, DTensor) else norm
+
+
+def _scale(optimizer: Any, device: torch.device) -> Tensor | float:
+    """Return the factor by which a GradScaler's fused optimizer has its gradients too large."""
+    scale = getattr(optimizer, "grad_scale", None)
+    if isinstance(scale, Tensor):
+        return scale.to(device, non_blocking=True)
+    return 1.0 if scale is None else scale
 
 
 def _local(tensor: Tensor) -> Tensor:
