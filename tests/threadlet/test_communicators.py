@@ -101,13 +101,15 @@ def test_an_error_that_torch_has_found_aborts_once_and_fails_the_step(pg):
     pg._pg = None  # as torchft does
 
 
-def test_a_cut_does_not_wait_for_an_abort_that_hangs(pg, monkeypatch):
+def test_neither_a_cut_nor_a_failed_step_waits_for_an_abort_that_hangs(pg, monkeypatch):
     monkeypatch.setattr(module, "_ABORT_S", 0.01)
     ends = threading.Event()
     pg.abort = ends.wait
     communicators = Communicators(pg)
     pg.reconfigure(Opts)
     assert communicators.cut(3) == "the process group is being aborted"
+    communicators.pass_error_on()
+    communicators.end_step()
     ends.set()
 
 

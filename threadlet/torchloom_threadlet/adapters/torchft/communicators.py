@@ -74,15 +74,11 @@ class Communicators:
     def cut(self, quorum_id: int) -> str:
         """Abort the communicators of this quorum: the step fails, and the Manager makes new ones.
 
-        From any thread; the training thread is released from a collective. NCCL's own abort may
-        hang, and is waited for five seconds.
+        From any thread; the training thread is released from a collective.
         """
         if quorum_id != self._quorum_id:
             return f"quorum {quorum_id} is over already, the present one is {self._quorum_id}"
-        aborts = threading.Thread(target=self._abort, name="torchloom-abort", daemon=True)
-        aborts.start()
-        aborts.join(_ABORT_S)
-        return f"the process group is {'being ' if aborts.is_alive() else ''}aborted"
+        return f"the process group is {'' if self._abort_in_time() else 'being '}aborted"
 
     def pass_error_on(self) -> None:
         """Record that this process has failed in this step."""
@@ -97,7 +93,7 @@ class Communicators:
         self._in_step = False
         failed, self._has_failed = self._has_failed, False
         if failed and self._passes_on:
-            self._abort()
+            self._abort_in_time()
 
     def _reconfigured(self, opts: Any) -> Any:
         self._quorum_id = int(opts.uuid)
@@ -143,6 +139,13 @@ class Communicators:
         if failed:
             return f"torch has found {failed[0]} in a collective"
         return "" if errors else None
+
+    def _abort_in_time(self) -> bool:
+        """Return whether an abort has ended after five seconds; NCCL's may hang."""
+        aborts = threading.Thread(target=self._abort, name="torchloom-abort", daemon=True)
+        aborts.start()
+        aborts.join(_ABORT_S)
+        return not aborts.is_alive()
 
     def _abort(self) -> None:
         try:
