@@ -6,12 +6,12 @@ A rendezvous waits for nothing of this: without a connection it decides alone.
 import asyncio
 import logging
 from collections.abc import Callable, Collection
-from contextlib import suppress
 
 import msgspec
 
 from torchloom_core.config.schema import Config
 from torchloom_core.floor.addresses import address
+from torchloom_core.floor.first_done import end_all
 from torchloom_core.floor.plain_text import RateLimitedLog
 from torchloom_core.interface.needs import NeedOffers
 from torchloom_core.live.kernel.plugins.host import ActivePlugins
@@ -113,9 +113,7 @@ class _Link:
                 self._take(_decode(line))
             raise OSError("it has closed the connection")
         finally:
-            looking.cancel()
-            with suppress(asyncio.CancelledError):
-                await looking
+            await end_all(looking)
 
     async def _look(self) -> None:
         while True:
