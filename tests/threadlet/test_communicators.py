@@ -113,6 +113,17 @@ def test_neither_a_cut_nor_a_failed_step_waits_for_an_abort_that_hangs(pg, monke
     ends.set()
 
 
+def test_without_another_thread_an_abort_is_made_in_the_training_thread(pg, monkeypatch):
+    def refuse(_):
+        raise RuntimeError("can't start new thread")
+
+    communicators = Communicators(pg)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    communicators.pass_error_on()
+    communicators.end_step()
+    assert pg.aborted == 1
+
+
 def test_a_process_group_in_another_process_has_no_abort_and_compresses_nothing():
     baby = ProcessGroupBabyGloo()
     with pytest.raises(TypeError, match="torchft-baby-gloo has no abort"):

@@ -141,9 +141,13 @@ class Communicators:
         return "" if errors else None
 
     def _abort_in_time(self) -> bool:
-        """Return whether an abort has ended after five seconds; NCCL's may hang."""
+        """Abort, and wait for it for five seconds: NCCL's may hang. Return whether it has ended."""
         aborts = threading.Thread(target=self._abort, name="torchloom-abort", daemon=True)
-        aborts.start()
+        try:
+            aborts.start()
+        except RuntimeError:  # a limit of the system's
+            self._abort()
+            return True
         aborts.join(_ABORT_S)
         return not aborts.is_alive()
 
